@@ -66,6 +66,12 @@ class HardwareError(RetrainError):
     """A failing check of the validate stage."""
 
 
+class UnmetRequirement(HardwareError, UsageError):
+    """A failing check whose remedy is in the user's hands at once: free disk space, another port."""
+
+    exit_code = EXIT_USAGE
+
+
 class ServiceError(RetrainError):
     """A server that did not start, is not ours, died, or makes no progress."""
 
