@@ -1,0 +1,49 @@
+"""The environment of a child: what it needs, and no secrets of its parent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_DROPPED_PREFIXES = ("PREFECT_", "MLFLOW_")
+_SECRET_WORDS = (
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "API_KEY",
+    "APIKEY",
+    "ACCESS_KEY",
+    "PRIVATE_KEY",
+    "CREDENTIAL",
+)
+_URL_WITH_PASSWORD = re.compile(r"://[^/@\s:]+:[^/@\s]+@")
+
+DEFAULTS = {
+    "PYTHONUNBUFFERED": "1",
+    "HF_HUB_OFFLINE": "1",  # targets and drafts are folders; a child that asks a hub is a mistake
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def looks_secret(name: str, value: str = "") -> bool:
+    """Whether a variable probably holds a secret, by its name or by a password inside a URL."""
+    upper = name.upper().replace("TOKENIZER", "")
+    return any(word in upper for word in _SECRET_WORDS) or bool(_URL_WITH_PASSWORD.search(value))
+
+
+def child_environment(
+    inherited: Mapping[str, str], env: Mapping[str, str], secret_env: Mapping[str, str]
+) -> dict[str, str]:
+    """Inherited variables without orchestration and secrets, then defaults, `env` and `secret_env`.
+
+    `LD_LIBRARY_PATH` passes through: on machines without the system packages it is how the store's
+    libraries are found.
+    """
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith(_DROPPED_PREFIXES) and not looks_secret(name, value)
+    }
+    return {**kept, **DEFAULTS, **env, **secret_env}

@@ -1,0 +1,173 @@
+"""Start processes of a run: own session, own log file, an entry on disk, ended with all they started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from profiles.schema import Profile
+from tasks.errors import ServiceError
+from tasks.processes import registry
+from tasks.processes.ending import MARKER, end, wait_ports_free
+from tasks.processes.environment import child_environment
+from tasks.processes.guard import start_guard
+from tasks.processes.identity import boot_id, host_name, start_time
+from tasks.run_folder import RunFolder
+
+_TIE = Path(__file__).with_name("tie.py")
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """What to start.
+
+    Args:
+        name: Unique in a run; names log and registry entry.
+        stage: Stage word that the process works for.
+        role: `serve` or `train`: on which kind of node it belongs.
+        argv: Command line; the first word may be found on PATH.
+        env: Added to the inherited environment, which loses orchestration variables and secrets.
+        secret_env: Added too, and never written anywhere.
+        ports: Ports that it listens on; ending it waits until they are free.
+    """
+
+    name: str
+    stage: str
+    role: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ports: tuple[int, ...] = ()
+
+
+class Handle(Protocol):
+    """A started process."""
+
+    spec: ProcessSpec
+    pid: int
+    log: Path
+
+    def poll(self) -> int | None:
+        """Exit status, negative for a signal; None while it runs."""
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """End it and everything it started; may be called again."""
+
+    def tail(self, lines: int = 25) -> list[str]:
+        """Last lines of its log."""
+
+
+class Launcher(Protocol):
+    """Where processes run."""
+
+    def start(self, spec: ProcessSpec, run: RunFolder) -> Handle:
+        """Start a process; raises ServiceError if it cannot be started."""
+
+
+def launcher_for(profile: Profile) -> Launcher:
+    """The launcher that the profile asks for; every process of a local run is on this machine."""
+    return LocalLauncher()
+
+
+class LocalHandle:
+    """A process on this machine."""
+
+    def __init__(self, spec: ProcessSpec, log: Path, process: subprocess.Popen[bytes], services: Path):
+        self.spec = spec
+        self.pid = process.pid
+        self.log = log
+        self._process = process
+        self._start = start_time(process.pid)
+        self._marker = ""
+        self._services = services
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def register(self, marker: str) -> None:
+        """Write the entry by which this process is found if its owner dies."""
+        self._marker = marker
+        registry.write_entry(
+            self._services,
+            registry.Entry(
+                name=self.spec.name,
+                host=host_name(),
+                boot=boot_id(),
+                pid=self.pid,
+                pgid=self.pid,
+                start_time=self._start,
+                argv=registry.without_secrets(self.spec.argv),
+                ports=self.spec.ports,
+                owner_pid=os.getpid(),
+                owner_start_time=start_time(os.getpid()),
+                marker=marker,
+            ),
+        )
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            end(self.pid, self._start, self._marker, grace_s, reaped=self._process.poll)
+            wait_ports_free(self.spec.ports)
+            (self._services / f"{self.spec.name}.json").unlink(missing_ok=True)
+            self._stopped = True
+
+    def tail(self, lines: int = 25) -> list[str]:
+        try:
+            with open(self.log, encoding="utf-8", errors="replace") as stream:
+                return [line.rstrip() for line in deque(stream, maxlen=lines)]
+        except OSError:
+            return []
+
+
+# The kernel's parent-death signal follows the *thread* that forked. Stages run in threads that end long
+# before their servers may, so every process is forked by this one, which lives as long as the interpreter.
+_forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="launcher")
+
+
+class LocalLauncher:
+    """Starts processes on this machine."""
+
+    def start(self, spec: ProcessSpec, run: RunFolder) -> LocalHandle:
+        start_guard(run.services)
+        marker = f"{run.run_id}/{spec.name}/{uuid.uuid4().hex[:12]}"
+        log = run.logs / f"{spec.name}.log"
+        run.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        process = _forker.submit(self._fork, spec, log, marker).result()
+        handle = LocalHandle(spec, log, process, run.services)
+        try:
+            handle.register(marker)
+        except BaseException:
+            handle.stop(grace_s=1.0)
+            raise
+        return handle
+
+    def _fork(self, spec: ProcessSpec, log: Path, marker: str) -> subprocess.Popen[bytes]:
+        env = child_environment(os.environ, {**spec.env, MARKER: marker}, spec.secret_env)
+        argv = [sys.executable, "-I", "-S", str(_TIE), str(os.getpid()), *spec.argv]
+        try:
+            with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
+                return subprocess.Popen(
+                    argv,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ServiceError(
+                f"{spec.name} could not be started: {error}", where=spec.argv[0], hint="see the command line"
+            ) from error
