@@ -1,0 +1,176 @@
+"""Runs a stage under its contract: reuse it or say why not, track it, time it, and write its manifest last."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from profiles.schema import Profile
+from tasks.report.progress import RunProgress
+from tasks.run_folder import RunFolder
+from tasks.stage import Stage, StageFolder, canonical, fingerprint, write_atomic
+from tasks.stages import STARTED, stage_named, vouched_files
+
+Result = TypeVar("Result", bound=BaseModel)
+log = logging.getLogger("retrain_dspark")
+
+
+class StageTracker(Protocol):
+    """What a stage needs of the tracker; `tasks.tracking.Tracker` is the real one."""
+
+    def start(self, stage: str, params: Mapping[str, Any]) -> None: ...
+    def follow(self, stage: str, metrics_file: Path) -> None: ...
+    def finish(
+        self, stage: str, status: str, metrics: Mapping[str, float], files: tuple[Path, ...]
+    ) -> None: ...
+
+
+@dataclass
+class StageRow:
+    """One line of the summary."""
+
+    name: str
+    status: str
+    seconds: float
+    reason: str = ""
+
+
+@dataclass
+class RunContext:
+    """What every stage is given.
+
+    Args:
+        launcher: Starts processes; anything with `start(spec, run)`.
+        from_stage: Stage that is run again although it is valid, with all that follow.
+        attempt: Identifies this attempt, so that a retry of it does not force the same stage twice.
+    """
+
+    run: RunFolder
+    profile: Profile
+    tracker: StageTracker
+    progress: RunProgress
+    launcher: Any
+    from_stage: str | None = None
+    attempt: str = ""
+    rows: list[StageRow] = field(default_factory=list)
+
+    def forced(self, stage: Stage[Any]) -> bool:
+        """True if the user asked for this stage to run again and this attempt has not done so yet."""
+        if self.from_stage is None or stage.number < stage_named(self.from_stage).number:
+            return False
+        done = self.run.facts().get("forced", {})
+        return stage.name not in done.get(self.attempt, [])
+
+    def note_forced(self, stage: Stage[Any]) -> None:
+        done = dict(self.run.facts().get("forced", {}))
+        done[self.attempt] = [*done.get(self.attempt, []), stage.name]
+        self.run.remember(forced=done)
+
+
+def execute_stage(
+    ctx: RunContext, stage: Stage[Result], inputs: Mapping[str, str], work: Callable[[Path], Result]
+) -> Result:
+    """Return the stage's stored result if it is still valid, else do the work and store it.
+
+    Args:
+        inputs: Name -> digest of each earlier result that the stage reads; part of the fingerprint.
+        work: Called with the stage's folder. The folder is empty unless an unfinished attempt with the same
+            fingerprint left something to resume from.
+    """
+    wanted = fingerprint(stage, ctx.profile, inputs)
+    folder = ctx.run.stage(stage)
+    stored, reason = (None, "asked for again") if ctx.forced(stage) else folder.load(wanted)
+    if stored is not None:
+        ctx.rows.append(StageRow(stage.name, "reused", 0.0))
+        ctx.progress.stage_reused(stage.name)
+        log.info("%s: reused", stage.name)
+        return stored
+    log.info("%s: runs, because it %s", stage.name, reason)
+    return _run(ctx, stage, folder, wanted, reason, work)
+
+
+def _run(
+    ctx: RunContext,
+    stage: Stage[Result],
+    folder: StageFolder[Result],
+    wanted: Mapping[str, Any],
+    reason: str,
+    work: Callable[[Path], Result],
+) -> Result:
+    _prepare(ctx, stage, folder, wanted)
+    ctx.progress.stage_started(stage.name, reason)
+    ctx.tracker.start(stage.name, {"profile": wanted["profile"], "inputs": wanted["inputs"]})
+    ctx.tracker.follow(stage.name, folder.path / "metrics.jsonl")
+    row = StageRow(stage.name, "failed", 0.0, reason)
+    ctx.rows.append(row)
+    started = time.monotonic()
+    status = "FAILED"
+    metrics: dict[str, float] = {}
+    try:
+        result = work(folder.path)
+        row.seconds = time.monotonic() - started
+        folder.complete(result, wanted, vouched_files(stage, folder.path), row.seconds)
+        (folder.path / STARTED).unlink(missing_ok=True)
+        if ctx.from_stage is not None:
+            ctx.note_forced(stage)
+        row.status, status, metrics = "completed", "FINISHED", numbers(result.model_dump(mode="json"))
+        log.info("%s: completed in %.1f s", stage.name, row.seconds)
+        return result
+    except Exception as error:
+        row.reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise
+    except BaseException:
+        row.reason, status = "interrupted", "KILLED"
+        raise
+    finally:
+        row.seconds = time.monotonic() - started
+        ctx.progress.stage_ended(stage.name, row.status, row.seconds)
+        ctx.tracker.finish(stage.name, status, {**metrics, "seconds": row.seconds}, small_files(folder.path))
+
+
+def _prepare(ctx: RunContext, stage: Stage[Any], folder: StageFolder[Any], wanted: Mapping[str, Any]) -> None:
+    """Keep what an unfinished attempt at exactly this work left; remove anything else."""
+    started = folder.path / STARTED
+    text = canonical(wanted)
+    resumable = started.is_file() and started.read_text(encoding="utf-8") == text and not ctx.forced(stage)
+    if not resumable:
+        folder.clear()
+    folder.invalidate()
+    write_atomic(started, text)
+
+
+def stage_digest(ctx: RunContext, stage: Stage[Any]) -> str:
+    """Digest of a finished stage's output: an input of those after it."""
+    return ctx.run.stage(stage).digest()
+
+
+def numbers(value: Any, prefix: str = "", limit: int = 400) -> dict[str, float]:
+    """Every number in a nested result, as `part/field`; lists and truth values are left out."""
+    found: dict[str, float] = {}
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            found.update(numbers(inner, f"{prefix}/{key}" if prefix else str(key), limit))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        found[prefix] = float(value)
+    return dict(list(found.items())[:limit])
+
+
+def small_files(folder: Path, max_bytes: int = 2 * 2**20) -> tuple[Path, ...]:
+    """Files at the top of a stage folder that are worth keeping with the tracked run."""
+    if not folder.is_dir():
+        return ()
+    kinds = {".json", ".jsonl", ".csv", ".md", ".png", ".svg", ".html"}
+    return tuple(
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file()
+        and path.suffix in kinds
+        and not path.name.startswith(".")
+        and path.stat().st_size <= max_bytes
+    )

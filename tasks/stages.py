@@ -1,0 +1,66 @@
+"""The six stages: their order, the parts of the profile that each depends on, and the files that it vouches for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.evaluate.models import EvaluationReport
+from tasks.publish.models import Publication
+from tasks.serve.models import TargetIdentity
+from tasks.stage import MANIFEST, Stage, sha256_file
+from tasks.stream.models import CaptureManifest
+from tasks.train.models import DraftCheckpoint
+from tasks.validate.models import ValidationReport
+
+StageName = Literal["validate", "serve", "stream", "train", "evaluate", "publish"]
+
+VALIDATE = Stage(1, "validate", 1, ("hardware", "target", "store", "serve"), ValidationReport)
+SERVE = Stage(2, "serve", 1, ("target", "serve", "store"), TargetIdentity)
+STREAM = Stage(
+    3, "stream", 1, ("target", "prompts", "stream", "evaluate.replay_max_new_tokens"), CaptureManifest
+)
+TRAIN = Stage(4, "train", 1, ("train",), DraftCheckpoint)
+EVALUATE = Stage(5, "evaluate", 1, ("target", "evaluate"), EvaluationReport)
+PUBLISH = Stage(6, "publish", 1, ("publish", "report"), Publication)
+
+STAGES: tuple[Stage[Any], ...] = (VALIDATE, SERVE, STREAM, TRAIN, EVALUATE, PUBLISH)
+STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
+
+STARTED = ".started.json"
+_OWN_FILES = {MANIFEST, STARTED}
+_NOT_KEPT = ("checkpoints", "checkpoint", "work")
+
+
+def stage_named(name: str) -> Stage[Any]:
+    """The stage called `name`; `KeyError` for another word."""
+    return {stage.name: stage for stage in STAGES}[name]
+
+
+def vouched_files(stage: Stage[Any], folder: Path) -> Mapping[str, str]:
+    """Path relative to `folder` -> SHA-256 of every file that makes the stage's output.
+
+    The hashes of captures were taken while they were written and stand in the log's index; everything else is
+    read. Checkpoints for resuming and hidden files are left out: a finished stage does not need them.
+    """
+    captured = _captures(folder) if stage.name == STREAM.name else {}
+    files: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder)
+        hidden = any(part.startswith(".") or part in _NOT_KEPT for part in relative.parts)
+        if not path.is_file() or hidden or relative.as_posix() in _OWN_FILES:
+            continue
+        name = relative.as_posix()
+        files[name] = captured.get(name) or sha256_file(path)
+    return files
+
+
+def _captures(folder: Path) -> dict[str, str]:
+    """SHA-256 of the samples of a hidden-state log, from its index."""
+    index = folder / "log" / "index.jsonl"
+    if not index.is_file():
+        return {}
+    rows = [json.loads(line) for line in index.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return {f"log/hs_{row['i']}.safetensors": row["sha256"] for row in rows if "sha256" in row}

@@ -1,0 +1,248 @@
+"""MLflow by `MlflowClient` only: one parent run for each pipeline run, one child for each stage, found again by key.
+
+The key is the tag `dspark.key = <run id>[:<stage>]`. Run ids are passed explicitly, never through MLflow's active
+run, which knows one thread and forgets everything when a process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.processes.identity import boot_id, host_name, is_running, start_time
+from tasks.run_folder import RunFolder
+from tasks.tracking_queue import Operation, Refused, Tracker
+
+KEY = "dspark.key"
+OWNER = "dspark.owner"
+URI_ENV = "MLFLOW_TRACKING_URI"
+_NEVER = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"}
+
+
+def tracking_uri(root: Path) -> str:
+    """`MLFLOW_TRACKING_URI`, else the SQLite file in the run root."""
+    return os.environ.get(URI_ENV) or f"sqlite:///{root / 'mlflow.db'}"
+
+
+def open_tracker(
+    run: RunFolder, experiment: str, tags: Mapping[str, str], say: Callable[[str], None]
+) -> Tracker:
+    """A tracker of this run that sends to MLflow; nothing is sent before its `open`."""
+    return Tracker(run, tags, say, MlflowSink(experiment, run.path.parent))
+
+
+def owner_tag() -> str:
+    """Names this process, which keeps the run alive: host, boot, process id and its start time in clock ticks."""
+    return f"{host_name()} {boot_id()} {os.getpid()} {start_time(os.getpid())}"
+
+
+def owner_is_gone(owner: str) -> bool:
+    """True if the process named by `owner` ran on this host and has ended; False if that cannot be known."""
+    host, _, rest = owner.partition(" ")
+    parts = rest.split(" ")
+    if host != host_name() or len(parts) != 3:
+        return False
+    boot, pid, ticks = parts
+    return boot != boot_id() or not is_running(int(pid), int(ticks))
+
+
+class MlflowSink:
+    """Sends one operation to MLflow. Used from one thread."""
+
+    def __init__(self, experiment: str, root: Path) -> None:
+        self._experiment_name = experiment
+        self._root = root
+        self._client: Any = None
+        self._experiment_id = ""
+        self._ids: dict[str, str] = {}
+        self._artifacts = True
+
+    def __call__(self, operation: Operation) -> str | None:
+        """Carry out one operation.
+
+        Returns:
+            The MLflow run id for `open`, a line for the user if there is something to say, else None.
+
+        Raises:
+            Refused: MLflow will never take it. Any other error means that MLflow does not answer now.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._connect()
+            note: str | None = getattr(self, f"_{operation['op']}")(operation)
+            return note
+        except MlflowException as error:
+            if error.error_code in _NEVER:
+                raise Refused(str(error).splitlines()[0][:200]) from error
+            raise
+
+    def _connect(self) -> None:
+        if self._client is not None:
+            return
+        client = _client(self._root)
+        found = client.get_experiment_by_name(self._experiment_name)
+        if found is not None:
+            self._experiment_id = found.experiment_id
+        else:
+            place = None if os.environ.get(URI_ENV) else (self._root / "mlartifacts").as_uri()
+            self._experiment_id = client.create_experiment(self._experiment_name, artifact_location=place)
+        self._client = client
+
+    def _id(self, key: str) -> str:
+        if key not in self._ids:
+            runs = self._client.search_runs([self._experiment_id], f"tags.`{KEY}` = '{key}'", max_results=1)
+            if not runs:
+                raise Refused(f"there is no tracked run {key}")
+            self._ids[key] = runs[0].info.run_id
+        return self._ids[key]
+
+    def _open(self, operation: Operation) -> str:
+        """Reopen the run with this key, or create it."""
+        key, tags = operation["key"], dict(operation["tags"])
+        found = self._client.search_runs([self._experiment_id], f"tags.`{KEY}` = '{key}'", max_results=1)
+        if found:
+            run_id: str = found[0].info.run_id
+            attempts = int(found[0].data.tags.get("dspark.attempts", "1")) + 1
+            self._client.update_run(run_id, status="RUNNING")
+            for name, value in {**tags, "dspark.attempts": str(attempts)}.items():
+                self._client.set_tag(run_id, name, value)
+        else:
+            if operation.get("parent"):
+                tags["mlflow.parentRunId"] = self._id(operation["parent"])
+            run_id = self._client.create_run(
+                self._experiment_id, tags={**tags, KEY: key}, run_name=operation["name"]
+            ).info.run_id
+        self._ids[key] = run_id
+        return run_id
+
+    def _params(self, operation: Operation) -> None:
+        """Log parameters that are new; a changed one becomes a tag, since MLflow writes parameters once."""
+        from mlflow.entities import Param
+
+        run_id = self._id(operation["key"])
+        known = self._client.get_run(run_id).data.params
+        changed = {k: v for k, v in operation["params"].items() if k in known and known[k] != v}
+        new = [Param(k, v) for k, v in operation["params"].items() if k not in known]
+        for start in range(0, len(new), 100):
+            self._client.log_batch(run_id, params=new[start : start + 100])
+        for name, value in changed.items():
+            self._client.set_tag(run_id, f"dspark.changed.{name}"[:250], value)
+
+    def _metrics(self, operation: Operation) -> None:
+        from mlflow.entities import Metric
+
+        rows = [Metric(name, value, at_ms, step) for name, value, at_ms, step in operation["rows"]]
+        for start in range(0, len(rows), 1000):
+            self._client.log_batch(self._id(operation["key"]), metrics=rows[start : start + 1000])
+
+    def _tags(self, operation: Operation) -> None:
+        for name, value in operation["tags"].items():
+            self._client.set_tag(self._id(operation["key"]), name, value)
+
+    def _data(self, operation: Operation) -> None:
+        """The data set that a stage used, named by the digest of its captures."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        dataset = Dataset(
+            name=operation["name"],
+            digest=operation["digest"][:36],
+            source_type="local",
+            source=f'{{"uri": "{operation["source"]}"}}',
+        )
+        tags = [InputTag("mlflow.data.context", "training")]
+        self._client.log_inputs(self._id(operation["key"]), datasets=[DatasetInput(dataset, tags)])
+
+    def _file(self, operation: Operation) -> str | None:
+        path = Path(operation["path"])
+        if not self._artifacts or not path.is_file():
+            return None
+        run_id = self._id(operation["key"])
+        try:
+            self._client.log_artifact(run_id, str(path), operation.get("folder") or None)
+        except OSError as error:
+            return f"MLflow did not store {path.name}: {error}"
+        return None
+
+    def _probe(self, operation: Operation) -> str | None:
+        """Write, list and read back a small file, so that an unusable artifact store is known before any work."""
+        from mlflow.exceptions import MlflowException
+
+        run_id = self._id(operation["key"])
+        try:
+            self._client.log_text(run_id, "written at start\n", "probe.txt")
+            listed = {item.path for item in self._client.list_artifacts(run_id)}
+            fault = "" if "probe.txt" in listed else "a file that was written is not listed"
+        except (MlflowException, OSError) as error:
+            fault = str(error).splitlines()[0][:200]
+        self._artifacts = not fault
+        place = self._client.get_run(run_id).info.artifact_uri
+        return (
+            f"MLflow cannot store files in {place} ({fault}); they stay in the run folder" if fault else None
+        )
+
+    def _end(self, operation: Operation) -> None:
+        self._client.set_terminated(self._id(operation["key"]), operation["status"], operation["at_ms"])
+
+
+def close_runs(root: Path, run_id: str, status: str) -> list[str]:
+    """End every MLflow run of one pipeline run that is still marked running; used by hooks in another process."""
+    ended = []
+    for run in list(_running_runs(root)):
+        key = run.data.tags.get(KEY, "")
+        if key == run_id or key.startswith(f"{run_id}:"):
+            _client(root).set_terminated(run.info.run_id, status)
+            ended.append(key)
+    return ended
+
+
+def repair_runs(root: Path, change: bool = True) -> list[str]:
+    """End MLflow runs that a dead process of this host left running; never those of a live one or another host.
+
+    Args:
+        change: False only lists them.
+
+    Returns:
+        Keys of the runs that were (or would be) ended.
+    """
+    ended = []
+    for run in list(_running_runs(root)):
+        if not owner_is_gone(run.data.tags.get(OWNER, "")):
+            continue
+        if change:
+            _client(root).set_tag(run.info.run_id, "dspark.repaired", "its process had ended")
+            _client(root).set_terminated(run.info.run_id, "KILLED")
+        ended.append(run.data.tags[KEY])
+    return ended
+
+
+def _running_runs(root: Path) -> Iterator[Any]:
+    """MLflow runs of this project that are marked running."""
+    if not os.environ.get(URI_ENV) and not (root / "mlflow.db").exists():
+        return
+    client = _client(root)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    token = None
+    while True:
+        page = client.search_runs(experiments, "attributes.status = 'RUNNING'", page_token=token)
+        yield from (run for run in page if KEY in run.data.tags)
+        token = page.token
+        if not token:
+            return
+
+
+def _client(root: Path) -> Any:
+    """A client whose calls give up after seconds, not minutes."""
+    for name, value in {
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }.items():
+        os.environ.setdefault(name, value)
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=tracking_uri(root))
