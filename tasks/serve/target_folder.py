@@ -66,8 +66,8 @@ def resolve_target(profile: Profile) -> Path:
         raise UsageError(
             f"there is no target folder '{profile.target.model}'",
             where="target.model",
-            hint="give the path of a folder in Hugging Face format; a model on a hub must be downloaded first, "
-            "e.g. hf download OWNER/NAME --local-dir FOLDER",
+            hint="give the path of a folder in Hugging Face format; download a model on a hub first: "
+            "hf download OWNER/NAME --local-dir FOLDER",
         )
     return folder
 

@@ -21,7 +21,7 @@ _MAX_HEADER_BYTES = 100 * 2**20
 
 # vLLM 0.32 classes of text models that hand out auxiliary hidden states (`SupportsEagle3`).
 ARCHITECTURES = frozenset(
-    [
+    (
         "AfmoeForCausalLM",
         "ApertusForCausalLM",
         "Cohere2MoeForCausalLM",
@@ -43,8 +43,8 @@ ARCHITECTURES = frozenset(
         "LlavaForConditionalGeneration",
         "MiMoForCausalLM",
         "MiMoV2ForCausalLM",
-        "MiniCPMForCausalLM",
         "MiniCPM3ForCausalLM",
+        "MiniCPMForCausalLM",
         "MiniMaxM2ForCausalLM",
         "Ministral3ForCausalLM",
         "Mistral3ForConditionalGeneration",
@@ -66,7 +66,7 @@ ARCHITECTURES = frozenset(
         "Qwen3_5MoeForCausalLM",
         "Qwen3_5MoeForConditionalGeneration",
         "TeleChat3ForCausalLM",
-    ]
+    )
 )
 
 
@@ -144,13 +144,13 @@ def check_weights(config: TargetConfig) -> None:
     """Find what the draft copies from the target.
 
     Raises:
-        UsageError: Unsupported architecture, or a tensor that is missing, ambiguous, packed or of another size.
+        UsageError: Unsupported architecture; a tensor is missing, ambiguous, packed or of another size.
     """
     if config.architecture not in ARCHITECTURES:
         raise UsageError(
             f"unsupported architecture '{config.architecture}'",
             where=f"{config.folder / 'config.json'}: architectures",
-            hint="the engine gives hidden states only for known families, e.g. Llama, Qwen3, DeepseekV3, GptOss",
+            hint="the engine gives hidden states of known families only, e.g. Llama, Qwen3, DeepseekV3",
         )
     tensors: dict[str, Tensor] = {}
     for path in weight_files(config.folder):
@@ -169,7 +169,7 @@ def _require(
     packed = tensor.dtype not in _FLOATS
     if packed or tensor.shape != shape:
         raise UsageError(
-            f"{tensor.name} is {tensor.dtype} {list(tensor.shape)}; the draft needs it as floats {list(shape)}",
+            f"{tensor.name} is {tensor.dtype} {list(tensor.shape)}; the draft needs floats {list(shape)}",
             where=str(config.folder / tensor.file),
             hint="use weights whose embedding, output head and final norm are not packed or quantized",
         )
