@@ -1,0 +1,56 @@
+"""Bytes of hidden states: per token, per sample, in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from profiles.schema import Profile
+from tasks.plan.parameters import DTYPE_BYTES
+
+TYPICAL_PROMPT_TOKENS = 60
+"""Prompt with chat template; the mean of the project's own prompts."""
+_FILE_OVERHEAD_BYTES = 512
+"""safetensors header, and the checksum behind each object."""
+_TOKEN_ID_BYTES = 8
+
+
+class TargetSizes(Protocol):
+    """What sizing needs of a target."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class SampleSizes:
+    """Bytes of one captured sample.
+
+    Args:
+        token_bytes: One token: every captured layer's state and the token id.
+    """
+
+    token_bytes: int
+    typical_tokens: int
+    typical_bytes: int
+    largest_tokens: int
+    largest_bytes: int
+
+
+def bytes_per_token(hidden_size: int, aux_layers: int, dtype: str) -> int:
+    """Bytes of one token's capture: `(auxiliary layers + last) x hidden x dtype`, and its id."""
+    return (aux_layers + 1) * hidden_size * DTYPE_BYTES[dtype] + _TOKEN_ID_BYTES
+
+
+def sample_sizes(profile: Profile, target: TargetSizes) -> SampleSizes:
+    """Typical and largest sample of a run. A sample holds prompt and answer but its last token."""
+    token = bytes_per_token(target.hidden_size, len(profile.target.aux_layer_ids), profile.target.dtype)
+    largest = profile.target.max_model_len - 1
+    typical = min(TYPICAL_PROMPT_TOKENS + profile.stream.max_new_tokens - 1, largest)
+    return SampleSizes(
+        token_bytes=token,
+        typical_tokens=typical,
+        typical_bytes=typical * token + _FILE_OVERHEAD_BYTES,
+        largest_tokens=largest,
+        largest_bytes=largest * token + _FILE_OVERHEAD_BYTES,
+    )

@@ -1,0 +1,84 @@
+"""Checks of GPUs, network and the hidden-state store."""
+
+from __future__ import annotations
+
+from tasks.validate.facts import NodeFacts
+from tasks.validate.registry import Verdict, check
+from tasks.validate.requirements import Requirements
+
+
+@check(
+    "gpu.count",
+    rule="GPU mode `nvidia` finds at least one NVIDIA GPU within 10 s",
+    remedy="install the NVIDIA driver and let `nvidia-smi` answer, or use a profile with `hardware.mode: none`",
+)
+def gpu_count(facts: NodeFacts, need: Requirements) -> Verdict:
+    if need.mode == "none":
+        return Verdict("skip", "not asked", "none", "the profile runs without GPUs")
+    gpu = facts.gpu
+    if gpu.probe != "ok":
+        return Verdict("fail", "0", "at least 1", f"nvidia-smi: {gpu.probe}")
+    return Verdict(
+        "pass" if gpu.names else "fail",
+        str(len(gpu.names)),
+        "at least 1",
+        ", ".join(sorted(set(gpu.names))) if gpu.names else "no GPU enumerated",
+    )
+
+
+@check(
+    "net.loopback",
+    rule="`localhost` resolves to a loopback address: servers are reached through it",
+    remedy="add `127.0.0.1 localhost` to /etc/hosts",
+)
+def loopback(facts: NodeFacts, need: Requirements) -> Verdict:
+    found = facts.network.loopback_addresses
+    good = bool(found) and all(a.startswith("127.") or a == "::1" for a in found or ())
+    return Verdict(
+        "pass" if good else "fail",
+        ", ".join(found or ()) or "does not resolve",
+        "127.0.0.1 or ::1",
+        "" if good else "localhost does not lead to this machine",
+    )
+
+
+@check(
+    "net.ports",
+    rule="every port that the profile names is free (0 takes a free one)",
+    remedy="end the program that holds the port, or set the field to 0",
+    user_input=True,
+)
+def ports(facts: NodeFacts, need: Requirements) -> Verdict:
+    taken = {field: holder for field, holder in facts.network.ports.items() if holder}
+    observed = "; ".join(f"{field} is held by {holder}" for field, holder in taken.items())
+    asked = ", ".join(facts.network.ports) or "any free port"
+    return Verdict(
+        "fail" if taken else "pass",
+        observed or "free",
+        asked,
+        "a port is taken by another program" if taken else "",
+    )
+
+
+@check(
+    "store.roundtrip",
+    rule="objects of the run's sample sizes go from one process to another through a real Mooncake store, "
+    "come back equal, and can be removed",
+    remedy="read `logs/store-*.log` of the run; check firewall rules on loopback, `store.segment_bytes` and memory",
+)
+def store_roundtrip(facts: NodeFacts, need: Requirements) -> Verdict:
+    if not need.store_roundtrip:
+        return Verdict("skip", "not run", "put, get, compare, remove", "hardware.store_roundtrip is off")
+    store = facts.store
+    if not store.ran or store.cause:
+        return Verdict(
+            "fail",
+            "failed" if store.ran else "not run",
+            "put, get, compare, remove",
+            store.cause or "another check failed before it",
+        )
+    sizes = ", ".join(
+        f"{size / 1e6:.2f} MB in {ms:.0f} ms"
+        for size, ms in zip(store.sizes_bytes, store.get_ms, strict=False)
+    )
+    return Verdict("pass", sizes, "put, get, compare, remove")

