@@ -74,6 +74,18 @@ class PromptComparison(BaseModel):
     equal: bool
     tokens: int
     first_difference: int | None = None
+    tie: bool | None = None
+    """At the first difference: do the target's log-probabilities say that rounding decided?"""
+
+
+class Difference(BaseModel):
+    """A paired difference of macro acceptance lengths with its interval."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
 
 
 class EvaluationReport(BaseModel):
@@ -97,4 +109,12 @@ class EvaluationReport(BaseModel):
     incumbent: str | None = None
     """Version of the incumbent that was measured on the same prompts."""
     incumbent_replay: Measurement | None = None
+    incumbent_gain: Difference | None = None
+    """Replayed macro of this draft minus that of the incumbent, paired by prompt."""
+    common_prompts: int = 0
+    """Prompts on which live and replay walked the same tokens."""
+    left_out: tuple[str, ...] = ()
+    """Prompts that live measured and the comparison leaves out, since the answers differ."""
+    live_valid: bool = True
+    """False if the live measurement cannot be used; the notes say why."""
     notes: tuple[str, ...] = ()

@@ -1,0 +1,155 @@
+"""From counts to the report: measurements with intervals, the live gap, what may not be used and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.evaluate.live import ArmRecord, DomainCounts
+from tasks.evaluate.models import Measurement, TauEstimate
+from tasks.measure.acceptance import PromptCounts, macro, pool, position_rates, tau
+from tasks.measure.intervals import (
+    Bootstrap,
+    Interval,
+    domain_interval,
+    macro_interval,
+    pooled_interval,
+)
+
+
+@dataclass(frozen=True)
+class ReplayRow:
+    """One line of a replay: a prompt, the target's answer, and the walks over it by length."""
+
+    prompt_id: str
+    domain: str
+    prompt_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+    walks: Mapping[str, Mapping[str, Any]]
+
+    @staticmethod
+    def of(raw: Mapping[str, Any]) -> ReplayRow:
+        return ReplayRow(
+            raw["prompt_id"],
+            raw["domain"],
+            tuple(raw["prompt_ids"]),
+            tuple(raw["answer_ids"]),
+            raw["walks"],
+        )
+
+    def counts(self, length: int) -> PromptCounts:
+        row = self.walks[str(length)]
+        return PromptCounts(row["rounds"], row["accepted"], tuple(row["per_position"]))
+
+
+def by_domain(rows: Sequence[ReplayRow], length: int) -> dict[str, list[PromptCounts]]:
+    """Counts of walks of `length` answer tokens, by domain."""
+    domains: dict[str, list[PromptCounts]] = {}
+    for row in rows:
+        domains.setdefault(row.domain, []).append(row.counts(length))
+    return domains
+
+
+def replay_measurement(domains: Mapping[str, Sequence[PromptCounts]], how: Bootstrap) -> Measurement:
+    """Per domain, macro and pooled, each with its interval."""
+    everything = [part for counts in domains.values() for part in counts]
+    return Measurement(
+        domains={
+            name: _estimate(domain_interval(name, counts, how), counts) for name, counts in domains.items()
+        },
+        macro=_estimate(macro_interval(domains, how), everything),
+        pooled=_estimate(pooled_interval(domains, how), everything),
+    )
+
+
+def _estimate(interval: Interval, counts: Sequence[PromptCounts]) -> TauEstimate:
+    whole = pool(counts)
+    return TauEstimate(
+        value=interval.value,
+        low=interval.low,
+        high=interval.high,
+        prompts=len(counts),
+        rounds=whole.rounds,
+        accepted=whole.accepted,
+        per_position=position_rates(whole.rounds, whole.per_position),
+    )
+
+
+def live_measurement(arm: ArmRecord, prompts: Mapping[str, int], usable: bool) -> Measurement:
+    """What the counters say; values are None where the measurement is invalid.
+
+    Counters are sums over prompts, so there is no interval.
+
+    Args:
+        prompts: Prompts asked, by domain.
+        usable: False empties every value (too many requests failed).
+    """
+    valid = {name: counts for name, counts in arm.domains.items() if usable and not counts.invalid}
+    domains = {name: _live_estimate(valid.get(name), prompts.get(name, 0)) for name in arm.domains}
+    whole = pool(_pooled(counts) for counts in valid.values())
+    pooled = TauEstimate(
+        value=tau(whole.rounds, whole.accepted),
+        prompts=sum(prompts.values()),
+        rounds=whole.rounds,
+        accepted=whole.accepted,
+        per_position=position_rates(whole.rounds, whole.per_position),
+    )
+    mean = macro(one.value for one in domains.values())
+    return Measurement(domains=domains, macro=pooled.model_copy(update={"value": mean}), pooled=pooled)
+
+
+def _live_estimate(counts: DomainCounts | None, prompts: int) -> TauEstimate:
+    if counts is None:
+        return TauEstimate(value=None, prompts=prompts, rounds=0, accepted=0)
+    return TauEstimate(
+        value=tau(counts.rounds, counts.accepted),
+        prompts=prompts,
+        rounds=counts.rounds,
+        accepted=counts.accepted,
+        per_position=position_rates(counts.rounds, counts.per_position),
+    )
+
+
+def _pooled(counts: DomainCounts) -> PromptCounts:
+    return PromptCounts(counts.rounds, counts.accepted, counts.per_position)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Live against replay."""
+
+    replay_pooled: float | None
+    gap: float | None
+    common: int
+    left_out: tuple[str, ...]
+    """Prompts whose live answer is not the log's: their domains' counters are not compared."""
+    domains: tuple[str, ...]
+    """Domains that were compared."""
+
+
+def agreement(arm: ArmRecord, rows: Sequence[ReplayRow], length: int, usable: bool) -> Agreement:
+    """Compare pooled acceptance lengths on the prompts that both walked token for token.
+
+    Counters belong to whole domains. Where one prompt's answer differs from the log's, the rounds of its
+    domain cannot be told apart, so the whole domain leaves the comparison and the prompt is named.
+    """
+    asked = [row for row in rows if row.prompt_id in arm.answers]
+    left_out = tuple(
+        row.prompt_id for row in asked if arm.answers[row.prompt_id].token_ids != row.answer_ids[:length]
+    )
+    spoiled = {row.domain for row in asked if row.prompt_id in left_out}
+    kept = [
+        name
+        for name, counts in arm.domains.items()
+        if usable and not counts.invalid and name not in spoiled and counts.rounds
+    ]
+    common = [row for row in asked if row.domain in kept]
+    replayed = pool(row.counts(length) for row in common)
+    lived = pool(_pooled(arm.domains[name]) for name in kept)
+    ours, theirs = (
+        tau(replayed.rounds, replayed.accepted),
+        tau(lived.rounds, lived.accepted),
+    )
+    gap = None if ours is None or theirs is None else abs(theirs - ours) / ours
+    return Agreement(ours, gap, len(common), left_out, tuple(kept))

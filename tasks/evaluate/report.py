@@ -1,0 +1,174 @@
+"""Builds the EvaluationReport and says in its notes what could not be measured, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profiles.schema import Profile
+from tasks.evaluate.assemble import (
+    Agreement,
+    ReplayRow,
+    agreement,
+    by_domain,
+    live_measurement,
+    replay_measurement,
+)
+from tasks.evaluate.live import ArmRecord
+from tasks.evaluate.models import (
+    ArmReport,
+    Difference,
+    EvaluationReport,
+    Lossless,
+    Measurement,
+    PromptComparison,
+)
+from tasks.evaluate.verdict import compare, judge, newly_degenerated
+from tasks.measure.acceptance import PromptCounts
+from tasks.measure.intervals import Bootstrap, paired_macro_difference
+
+
+def build_report(
+    profile: Profile,
+    *,
+    rows: Sequence[ReplayRow],
+    plain: ArmRecord,
+    draft: ArmRecord,
+    block_size: int,
+    incumbent: str | None,
+    incumbent_rows: Sequence[ReplayRow] | None,
+    notes: Sequence[str] = (),
+) -> EvaluationReport:
+    """Put replay, arms and incumbent together.
+
+    Args:
+        rows: Replay of the draft, with walks of the replay's and of the live length.
+        incumbent_rows: Replay of the incumbent on the same log, or None.
+        notes: What earlier steps want said.
+    """
+    settings = profile.evaluate
+    how = Bootstrap(settings.bootstrap_samples, settings.confidence, settings.seed)
+    replayed = by_domain(rows, settings.replay_max_new_tokens)
+    said = [
+        *notes,
+        *_arm_notes(plain, draft, settings.live.max_failed),
+        *_empty_notes(replayed),
+    ]
+    usable = all(_share_failed(arm) <= settings.live.max_failed for arm in (plain, draft))
+    agreed = agreement(draft, rows, settings.live.max_new_tokens, usable)
+    said += _agreement_notes(agreed, settings.max_live_gap)
+    comparisons = compare_arms(plain, draft, settings.live.dtype)
+    lossless = _verdict(comparisons, plain, draft, said)
+    asked = {
+        name: sum(row.domain == name and row.prompt_id in draft.answers for row in rows)
+        for name in draft.domains
+    }
+    old = by_domain(incumbent_rows, settings.replay_max_new_tokens) if incumbent_rows is not None else None
+    gain = paired_macro_difference(replayed, old, how) if old is not None else None
+    return EvaluationReport(
+        replay=replay_measurement(replayed, how),
+        live=live_measurement(draft, asked, usable),
+        common_replay_pooled=agreed.replay_pooled,
+        live_gap=agreed.gap,
+        common_prompts=agreed.common,
+        left_out=agreed.left_out,
+        live_valid=usable and draft.speculates and not any(c.invalid for c in draft.domains.values()),
+        lossless=lossless,
+        comparisons=tuple(comparisons),
+        arms=tuple(_arm_report(arm, profile) for arm in (plain, draft)),
+        block_size=block_size,
+        draft_sample_method=settings.live.draft_sample_method,
+        rejection_sample_method=settings.live.rejection_sample_method,
+        incumbent=incumbent,
+        incumbent_replay=_incumbent(old, how),
+        incumbent_gain=Difference(value=gain.value, low=gain.low, high=gain.high) if gain else None,
+        notes=tuple(said),
+    )
+
+
+def compare_arms(plain: ArmRecord, draft: ArmRecord, dtype: str) -> list[PromptComparison]:
+    """Token for token, for every prompt that both arms answered."""
+    return [
+        compare(answer, draft.answers[name], dtype)
+        for name, answer in plain.answers.items()
+        if name in draft.answers and not answer.error and not draft.answers[name].error
+    ]
+
+
+def _verdict(
+    comparisons: Sequence[PromptComparison],
+    plain: ArmRecord,
+    draft: ArmRecord,
+    notes: list[str],
+) -> Lossless:
+    """The lossless verdict; a draft arm that decays into repetition is `different` whatever else holds."""
+    different = [one for one in comparisons if not one.equal]
+    if different:
+        ties = sum(bool(one.tie) for one in different)
+        notes.append(
+            f"{len(different)} of {len(comparisons)} answers differ from those without a draft, {ties} by a tie"
+        )
+    if not comparisons:
+        notes.append("no prompt was answered by both arms, so losslessness was not shown")
+    decayed = newly_degenerated(plain.answers, draft.answers)
+    if decayed:
+        notes.append(f"with the draft, answers decay into repetition: {', '.join(decayed)}")
+        return "different"
+    return judge(comparisons)
+
+
+def _arm_report(arm: ArmRecord, profile: Profile) -> ArmReport:
+    return ArmReport(
+        name=arm.name,
+        argv=arm.argv,
+        engine=arm.engine,
+        requests=len(arm.answers),
+        failed=arm.failed,
+        output_tokens=arm.output_tokens,
+        seconds=round(arm.seconds, 3),
+        speed_is_meaningful=not profile.evaluate.live.triton_interpreter,
+    )
+
+
+def _incumbent(domains: dict[str, list[PromptCounts]] | None, how: Bootstrap) -> Measurement | None:
+    return replay_measurement(domains, how) if domains is not None else None
+
+
+def _share_failed(arm: ArmRecord) -> float:
+    return arm.failed / len(arm.answers) if arm.answers else 0.0
+
+
+def _arm_notes(plain: ArmRecord, draft: ArmRecord, max_failed: float) -> list[str]:
+    notes = []
+    for arm in (plain, draft):
+        if arm.failed:
+            first = next(answer for answer in arm.answers.values() if answer.error)
+            above = " (live measurement invalid)" if _share_failed(arm) > max_failed else ""
+            notes.append(
+                f"arm {arm.name}: {arm.failed} of {len(arm.answers)} requests failed{above}; "
+                f"{first.prompt_id}: {first.error}"
+            )
+    if not draft.speculates or not any(counts.rounds for counts in draft.domains.values()):
+        notes.append("arm draft: no drafts observed; the server does not speculate")
+    notes += [f"live {name}: {counts.invalid}" for name, counts in draft.domains.items() if counts.invalid]
+    return notes
+
+
+def _empty_notes(domains: dict[str, list[PromptCounts]]) -> list[str]:
+    empty = [name for name, counts in domains.items() if not any(part.rounds for part in counts)]
+    return [f"replay {name}: nothing was drafted, so there is no acceptance length" for name in empty]
+
+
+def _agreement_notes(agreed: Agreement, max_gap: float) -> list[str]:
+    notes = []
+    if agreed.left_out:
+        notes.append(
+            f"{len(agreed.left_out)} prompts are left out of live against replay with their domains, since the "
+            f"live answer is not the captured one: {', '.join(agreed.left_out)}"
+        )
+    if agreed.gap is None:
+        notes.append("live and replay have no domain in common that can be compared")
+    elif agreed.gap > max_gap:
+        notes.append(
+            f"live and replay differ by {agreed.gap:.1%} on {agreed.common} prompts (limit {max_gap:.1%})"
+        )
+    return notes

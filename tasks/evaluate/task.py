@@ -1,0 +1,45 @@
+"""The evaluate stage as a Prefect task."""
+
+from __future__ import annotations
+
+from tasks.evaluate.core import evaluate as measure
+from tasks.evaluate.models import EvaluationReport
+from tasks.execute import RunContext, execute_stage
+from tasks.publish.core import find_incumbent
+from tasks.report.task import show_artifacts, stage_task
+from tasks.serve.target_folder import resolve_target
+from tasks.stage import canonical, sha256_text
+from tasks.stages import EVALUATE, STREAM, TRAIN
+from tasks.stream.models import CaptureManifest
+from tasks.train.models import DraftCheckpoint
+
+
+@stage_task(EVALUATE)
+def evaluate(ctx: RunContext, captures: CaptureManifest, draft: DraftCheckpoint) -> EvaluationReport:
+    """Measure the draft by replay and on the real engine, against the incumbent where there is one."""
+    incumbent = find_incumbent(ctx.profile, ctx.run.path.parent)
+    inputs = {
+        "captures": captures.digest,
+        "draft": sha256_text(canonical(draft.files)),
+        "incumbent": incumbent[0] if incumbent else "none",
+    }
+    report = execute_stage(
+        ctx,
+        EVALUATE,
+        inputs,
+        lambda folder: measure(
+            ctx.profile,
+            ctx.run,
+            folder,
+            captures,
+            ctx.run.stage(STREAM).path / captures.log,
+            draft,
+            ctx.run.stage(TRAIN).path / draft.path,
+            resolve_target(ctx.profile),
+            ctx.launcher,
+            ctx.progress,
+            incumbent,
+        ),
+    )
+    show_artifacts(ctx, EVALUATE, report)
+    return report

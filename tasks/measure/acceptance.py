@@ -1,0 +1,50 @@
+"""Acceptance length tau and its parts, from counted rounds and accepted draft tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PromptCounts:
+    """What one answer (or a pool of answers) took to verify."""
+
+    rounds: int
+    """Verification rounds; the first answer token comes from the prefill and is none."""
+    accepted: int
+    """Draft tokens accepted in them, bonus tokens not counted."""
+    per_position: tuple[int, ...] = ()
+    """Rounds in which draft token i was accepted."""
+
+
+def tau(rounds: int, accepted: int) -> float | None:
+    """Tokens per verification round, bonus included: `1 + accepted / rounds`.
+
+    None if nothing was drafted: that is "not measured", and neither 1.0 nor 0.
+    """
+    return 1.0 + accepted / rounds if rounds > 0 else None
+
+
+def position_rates(rounds: int, per_position: Sequence[int]) -> tuple[float, ...]:
+    """Share of rounds in which draft token i was accepted (unconditional); empty if nothing was drafted."""
+    return tuple(count / rounds for count in per_position) if rounds > 0 else ()
+
+
+def pool(counts: Iterable[PromptCounts]) -> PromptCounts:
+    """Sum of counts. Counters are pooled before any rate is taken."""
+    rounds = accepted = 0
+    positions: list[int] = []
+    for part in counts:
+        rounds += part.rounds
+        accepted += part.accepted
+        positions += [0] * (len(part.per_position) - len(positions))
+        for index, count in enumerate(part.per_position):
+            positions[index] += count
+    return PromptCounts(rounds, accepted, tuple(positions))
+
+
+def macro(values: Iterable[float | None]) -> float | None:
+    """Unweighted mean over the domains in which something was measured; None if there is none."""
+    measured = [value for value in values if value is not None]
+    return sum(measured) / len(measured) if measured else None
