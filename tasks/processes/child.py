@@ -37,7 +37,7 @@ def child_main(work: Callable[[dict[str, Any]], None]) -> NoReturn:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except Exception as error:
+    except Exception as error:  # the parent must hear of every failure
         traceback.print_exc()
         _report("JobError", f"{type(error).__name__}: {error}", "", "")
         sys.exit(EXIT_FAILED)

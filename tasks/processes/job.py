@@ -8,24 +8,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tasks import errors
 from tasks.errors import JobError, RetrainError
 from tasks.processes.child import ERROR_FILE_ENV
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
 from tasks.processes.service import running
+from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 
 _POLL_S = 0.1
-
-
-class Progress(Protocol):
-    """What the job's progress is shown on."""
-
-    def update(
-        self, *, done: float, total: float | None, unit: str, metrics: Any = ..., note: str = ...
-    ) -> None: ...
 
 
 def run_job(

