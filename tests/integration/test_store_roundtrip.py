@@ -44,7 +44,8 @@ def test_objects_of_the_runs_sizes_come_back(profile: Profile, run: RunFolder) -
     assert len(facts.get_ms) == 2
     assert list(folder.iterdir()) == [], "nothing of the exchange stays"
     assert list(run.services.glob("*.json")) == [], "every process is ended"
-    ours = [p for p in psutil.process_iter(["cmdline"]) if str(run.path) in " ".join(p.info["cmdline"] or ())]
+    lines = (" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"]))
+    ours = [line for line in lines if "tasks.stream.roundtrip" in line and str(run.path) in line]
     assert ours == []
 
 
