@@ -1,0 +1,127 @@
+"""What Prefect and MLflow show of each stage: tables, short texts and images. No Prefect here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tasks.evaluate.models import EvaluationReport
+from tasks.publish.models import Publication
+from tasks.report import figures, view, wording
+from tasks.report.record import RunRecord, read_run
+from tasks.run_folder import RunFolder
+from tasks.serve.models import TargetIdentity
+from tasks.stream.models import CaptureManifest
+from tasks.train.models import DraftCheckpoint
+from tasks.validate.models import ValidationReport
+
+Table = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class StageArtifact:
+    """One thing to show.
+
+    Args:
+        kind: `table` has rows as content, `markdown` text, `image` PNG bytes of at most 200,000.
+        description: Title and the sentence to read it by.
+    """
+
+    kind: Literal["table", "markdown", "image"]
+    description: str
+    content: Table | str | bytes
+
+
+def stage_artifacts(stage: str, result: Any, run: RunFolder) -> list[StageArtifact]:
+    """Artifacts of a finished stage: at most one of each kind, so that `<stage>-<kind>` is a stable key.
+
+    Args:
+        stage: Stage word.
+        result: What the stage returned.
+        run: Folder that training curves are read from.
+    """
+    record = read_run(run)
+    return _BUILDERS[stage](result, record)
+
+
+def _facts(rows: view.Rows) -> Table:
+    return [{"what": name, "value": value} for name, value in rows]
+
+
+def _image(description: str, drawing: figures.Drawing | None) -> list[StageArtifact]:
+    return [StageArtifact("image", description, drawing.png())] if drawing else []
+
+
+def _validate(result: ValidationReport, record: RunRecord) -> list[StageArtifact]:
+    columns = ("status", "id", "observed", "required", "message", "remedy")
+    ordered = sorted(result.checks, key=lambda check: view.CHECK_ORDER[check.status])
+    rows = [{column: str(getattr(check, column)) for column in columns} for check in ordered]
+    return [StageArtifact("table", f"Checks of the machine: worst result {result.worst}", rows)]
+
+
+def _serve(result: TargetIdentity, record: RunRecord) -> list[StageArtifact]:
+    rows = [
+        ("model", result.served_name),
+        ("architecture", f"{result.architecture}, {result.num_hidden_layers} layers"),
+        ("type", result.dtype),
+        ("captured layers", ", ".join(str(layer) for layer in result.layer_ids)),
+        ("engine", result.engine),
+        ("connector", result.connector),
+        ("model digest", result.model_digest),
+    ]
+    return [StageArtifact("table", "The target that answers", _facts(rows))]
+
+
+def _stream(result: CaptureManifest, record: RunRecord) -> list[StageArtifact]:
+    title = f"Captures: {result.samples:,} samples, {result.counters.lost} lost"
+    return [StageArtifact("table", title, _facts(view.capture_rows(result)))]
+
+
+def _train(result: DraftCheckpoint, record: RunRecord) -> list[StageArtifact]:
+    title = f"The draft: acceptance (eal) {result.held_out_eal:.2f} on held-out data"
+    lines = [f"## {title}", "", *_markdown_table(("", ""), view.training(result))]
+    lines += [f"\n{note}" for note in result.notes]
+    curve = figures.training_curve(
+        record.training, "eal", "tokens per round", "Acceptance on held-out data (eal)", result.step
+    )
+    return [StageArtifact("markdown", title, "\n".join(lines)), *_image(title, curve)]
+
+
+def _evaluate(result: EvaluationReport, record: RunRecord) -> list[StageArtifact]:
+    macro = result.replay.macro
+    title = (
+        f"Macro tau {wording.tau(macro.value)} {wording.interval(macro.low, macro.high)}, {result.lossless}"
+    )
+    images = _image(title, figures.tau_per_domain(result))
+    return [StageArtifact("table", title, view.tau_table(result)), *images]
+
+
+def _publish(result: Publication, record: RunRecord) -> list[StageArtifact]:
+    decision = result.decision
+    word = "Promoted" if decision.promote else "Held"
+    title = f"{word} {result.revision}".rstrip()
+    lines = [
+        f"## {title}",
+        "",
+        *(f"- {reason}" for reason in decision.reasons),
+        "",
+        f"Draft: `{result.location}`",
+    ]
+    if result.serve_command:
+        lines += ["", "```", result.serve_command, "```"]
+    return [StageArtifact("markdown", title, "\n".join(lines))]
+
+
+def _markdown_table(header: tuple[str, str], rows: view.Rows) -> list[str]:
+    return [f"| {header[0]} | {header[1]} |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+
+
+_BUILDERS: dict[str, Callable[[Any, RunRecord], list[StageArtifact]]] = {
+    "validate": _validate,
+    "serve": _serve,
+    "stream": _stream,
+    "train": _train,
+    "evaluate": _evaluate,
+    "publish": _publish,
+}

@@ -1,0 +1,131 @@
+"""The last lines in the terminal: about ten, what came out, where it is, what to type next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.report import view, wording
+from tasks.report.page import REPORT
+from tasks.report.record import RunRecord, read_run
+from tasks.run_folder import RunFolder
+
+LABEL_WIDTH = 10
+TEXT_WIDTH = 100
+_COLOUR = {"completed": "32", "held": "33", "failed": "31", "cancelled": "36"}
+
+
+def closing_lines(summary: Mapping[str, Any], run: RunFolder, colour: bool = False) -> list[str]:
+    """Plain lines for the end of a run.
+
+    Args:
+        summary: Content of `summary.json`.
+        colour: Colour the first word with ANSI codes; leave off where output is not a terminal.
+    """
+    record = read_run(run)
+    rows: list[tuple[str, str]] = []
+    if summary["status"] == "failed":
+        rows += _error(record, summary)
+    rows += _measured(record, summary)
+    rows += _draft(summary)
+    if summary["status"] in ("failed", "cancelled"):
+        rows.append(("resume", f"retrain-dspark resume {run.run_id}"))
+    rows += _places(summary, run)
+    lines = [_first(record, summary, colour)]
+    for label, text in rows:
+        lines += _aligned(label, text)
+    return lines
+
+
+def _first(record: RunRecord, summary: Mapping[str, Any], colour: bool) -> str:
+    status = summary["status"]
+    stage = view.stopped_stage(record, summary) if status in ("failed", "cancelled") else None
+    word = {"completed": "promoted", "held": "held"}.get(status, status) + (f" in {stage}" if stage else "")
+    if colour:
+        word = f"\x1b[1;{_COLOUR[status]}m{word}\x1b[0m"
+    return f"{summary['run_id']}: {word} after {wording.duration(summary['seconds'])}"
+
+
+def _error(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    error = record.error or {}
+    what = error.get("what") or "the run ended without saying why"
+    rows = [("error", str(what).splitlines()[0])]
+    rows += [
+        (label, str(error[key])) for label, key in (("where", "where"), ("to do", "hint")) if error.get(key)
+    ]
+    stage = view.stopped_stage(record, summary)
+    return [*rows, ("log", f"retrain-dspark logs {summary['run_id']} {stage or ''}".rstrip())]
+
+
+def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    evaluation = record.evaluation
+    rows: list[tuple[str, str]] = []
+    if evaluation is not None:
+        domains = ", ".join(f"{name} {wording.tau(t.value)}" for name, t in evaluation.replay.domains.items())
+        macro = evaluation.replay.macro
+        text = (
+            f"{wording.tau(macro.value)} {wording.interval(macro.low, macro.high)} tokens per round, replayed"
+        )
+        if evaluation.live.pooled.value is not None:
+            gap = (
+                f", {wording.percent(evaluation.live_gap, 2)} from replay"
+                if evaluation.live_gap is not None
+                else ""
+            )
+            text += f"; live pooled {wording.tau(evaluation.live.pooled.value)}{gap}"
+        equal = sum(comparison.equal for comparison in evaluation.comparisons)
+        verdict = evaluation.lossless.replace("_", " ")
+        lossless = f"{verdict} ({equal} of {len(evaluation.comparisons)} answers equal)"
+        rows = [("tau", domains), ("macro tau", text), ("lossless", lossless)]
+    decision = summary["decision"]
+    if decision["promote"] is not None:
+        word = "promote" if decision["promote"] else "hold"
+        rows.append(("decision", f"{word}: " + "; ".join(decision["reasons"])))
+    return rows
+
+
+def _draft(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    published, draft = summary["publication"], summary["draft"]
+    location = published["location"] or draft["path"]
+    rows = [("draft", location)] if location else []
+    if published["serve_command"]:
+        rows.append(("serve it", published["serve_command"]))
+    return rows
+
+
+def _places(summary: Mapping[str, Any], run: RunFolder) -> list[tuple[str, str]]:
+    rows = []
+    report = run.path / REPORT
+    if report.is_file():
+        rows.append(("report", report.as_uri()))
+    uri = summary["mlflow"]["tracking_uri"]
+    if uri:
+        rows.append(
+            ("MLflow", uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}")
+        )
+    if summary["prefect"]["flow_run_id"]:
+        rows.append(("Prefect", _prefect(summary["prefect"]["flow_run_id"])))
+    return rows
+
+
+def _prefect(flow_run_id: str) -> str:
+    """Where the flow run can be seen: the server in use, or the command that shows the local database."""
+    api = os.environ.get("PREFECT_API_URL", "")
+    if api:
+        return f"{api.rstrip('/').removesuffix('/api')}/runs/flow-run/{flow_run_id}"
+    return f"prefect server start, then /runs/flow-run/{flow_run_id} at the address it prints"
+
+
+def _aligned(label: str, text: str) -> list[str]:
+    """Label and text; only lists of values and sentences wrap, commands and paths stay in one piece."""
+    lines, current = [], ""
+    for word in text.split(" "):
+        joined = f"{current} {word}".strip()
+        if current and len(joined) > TEXT_WIDTH and label in ("tau", "decision", "error", "to do"):
+            lines.append(current)
+            joined = word
+        current = joined
+    lines.append(current)
+    return [f"{label if i == 0 else '':<{LABEL_WIDTH}}{line}" for i, line in enumerate(lines)]

@@ -1,0 +1,156 @@
+"""`report.html`: one self-contained page about a run, whatever way it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.report import figures, view
+from tasks.report.limits import limits
+from tasks.report.record import RunRecord, read_run
+from tasks.report.summary import read_summary
+from tasks.run_folder import RunFolder
+from tasks.stage import write_atomic
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+REPORT = "report.html"
+LOG_LINES = 25
+LOG_TAIL_BYTES = 16_384
+
+
+def write_report(run: RunFolder) -> Path:
+    """Write the page from what the run folder holds; needs nothing else and no network."""
+    path = run.path / REPORT
+    write_atomic(path, render(read_run(run), read_summary(run)))
+    return path
+
+
+def render(record: RunRecord, summary: dict[str, Any]) -> str:
+    """The page as HTML. Prompts and answers are never part of it."""
+    page = _environment().get_template("report.html.j2")
+    return page.render(**_context(record, summary))
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+
+
+def _context(record: RunRecord, summary: dict[str, Any]) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    drawn = {name: Markup(drawing.svg()) if drawing else "" for name, drawing in drawings(record).items()}
+    return {
+        "css": Markup(css),
+        "summary": summary,
+        "target_name": record.target.served_name if record.target else _configured_target(record),
+        "head": view.headline(record, summary),
+        "tiles": view.tiles(record, summary),
+        "problem": _problem(record, summary),
+        "resume": _resume(summary),
+        "serve": _serve(record),
+        "tau": view.tau_table(record.evaluation) if record.evaluation else [],
+        "agreement": view.agreement(record),
+        "timeline": view.timeline(record, summary),
+        "training": view.training(record.draft) if record.draft else [],
+        "training_notes": record.draft.notes if record.draft else (),
+        "epochs": view.epochs(record),
+        "captures": view.capture_rows(record.captures) if record.captures else [],
+        "servers": view.servers(record),
+        "machine": view.machine_rows(record),
+        "checks": view.checks(record),
+        "limits": limits(record),
+        "places": _places(record, summary),
+        "figures": drawn,
+    }
+
+
+def drawings(record: RunRecord) -> dict[str, figures.Drawing | None]:
+    """Every figure of the run by name; None where there is nothing to draw."""
+    best = record.draft.step if record.draft else None
+    evaluation = record.evaluation
+    return {
+        "tau": figures.tau_per_domain(evaluation) if evaluation else None,
+        "position": figures.acceptance_per_position(evaluation) if evaluation else None,
+        "eal": figures.training_curve(
+            record.training, "eal", "tokens per round", "Acceptance on held-out data (eal)", best
+        ),
+        "loss": figures.training_curve(record.training, "loss", "loss", "Training loss", best),
+    }
+
+
+def _configured_target(record: RunRecord) -> str:
+    return Path(record.profile.target.model).name if record.profile else "an unknown target"
+
+
+def _problem(record: RunRecord, summary: dict[str, Any]) -> dict[str, Any] | None:
+    """What ended a failed run, with the log's last lines."""
+    if summary["status"] != "failed":
+        return None
+    error = record.error or {}
+    stage = view.stopped_stage(record, summary)
+    known = [("Stage", stage), ("Where", error.get("where")), ("What to do", error.get("hint")),
+             ("Error", error.get("kind"))]  # fmt: skip
+    name, log = _log_tail(record, error)
+    return {
+        "what": error.get("what") or "The run ended without saying why, as after a crash or a kill.",
+        "facts": [(label, str(value)) for label, value in known if value],
+        "log_name": name,
+        "log": log,
+    }
+
+
+def _log_tail(record: RunRecord, error: dict[str, Any]) -> tuple[str, str]:
+    """The lines kept with the error, else the end of the log that was written last."""
+    if error.get("log_tail"):
+        return "its log", "\n".join(str(line) for line in error["log_tail"])
+    logs = [path for path in record.run.logs.glob("*.log") if path.stat().st_size]
+    if not logs or error.get("exit_code") == 2:
+        return "", ""
+    newest = max(logs, key=lambda path: path.stat().st_mtime)
+    with newest.open("rb") as stream:
+        stream.seek(max(0, newest.stat().st_size - LOG_TAIL_BYTES))
+        lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    return f"logs/{newest.name}", "\n".join(lines[-LOG_LINES:])
+
+
+def _resume(summary: dict[str, Any]) -> str:
+    if summary["status"] not in ("failed", "cancelled"):
+        return ""
+    return f"retrain-dspark resume {summary['run_id']}"
+
+
+def _serve(record: RunRecord) -> dict[str, Any] | None:
+    found = record.publication
+    if found is None or not found.serve_command:
+        return None
+    promoted = found.decision.promote
+    intro = (
+        f"{found.revision} is now the champion. The command loads it in vLLM beside its target."
+        if promoted
+        else "The draft was kept, but not promoted. The command loads it for a closer look."
+    )
+    facts = [("Draft", found.location), ("Kind", found.kind)]
+    facts += [("Version", found.revision)] if found.revision else []
+    return {"intro": intro, "command": found.serve_command, "facts": facts}
+
+
+def _places(record: RunRecord, summary: dict[str, Any]) -> view.Rows:
+    rows = [
+        ("Run folder", str(record.run.path)),
+        ("Logs", f"retrain-dspark logs {summary['run_id']}"),
+        ("Draft", summary["draft"]["path"]),
+        ("MLflow store", summary["mlflow"]["tracking_uri"]),
+        ("MLflow parent run", summary["mlflow"]["parent_run_id"]),
+        ("Prefect flow run", summary["prefect"]["flow_run_id"]),
+        ("Profile", summary["profile"]),
+        ("Started", record.facts.get("created_at")),
+    ]
+    return [(name, str(value)) for name, value in rows if value]
