@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -175,7 +176,8 @@ class LogWriter:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.repaired: list[str] = []
         self.entries = self._repair()
-        self._index = open(self.folder / INDEX, "a", encoding="utf-8")
+        self._lock = threading.Lock()
+        self._index = (self.folder / INDEX).open("a", encoding="utf-8")
 
     def _repair(self) -> dict[int, IndexEntry]:
         """Drop a half-written tail, lines without their file, and files without a line."""
@@ -245,9 +247,10 @@ class LogWriter:
         temporary = self.folder / f".hs_{i}.tmp"
         temporary.write_bytes(data)
         os.replace(temporary, self.folder / entry.file_name)
-        self._index.write(entry.line() + "\n")
-        self._index.flush()
-        self.entries[i] = entry
+        with self._lock:
+            self._index.write(entry.line() + "\n")
+            self._index.flush()
+            self.entries[i] = entry
         return entry
 
     def close(self) -> None:

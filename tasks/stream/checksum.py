@@ -1,0 +1,45 @@
+"""The seal of a stored object: its last 64 bytes, which tell whether the payload before them is intact.
+
+Layout, little endian: 8 bytes magic, 8 bytes payload length, 16 bytes XXH3-128 of the payload, 8 bytes
+count of waits for space before the put, 24 zero bytes. XXH3 because it runs at memory speed: the
+writer threads of a rack seal about a gigabyte a second.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import xxhash
+
+SEAL_BYTES = 64
+ALGORITHM = "xxh3-128"
+_MAGIC = b"RDSEAL01"
+_FORMAT = struct.Struct("<8sQ16sQ24x")
+
+
+class SealBroken(ValueError):
+    """The object was cut, overwritten or mixed up."""
+
+
+def seal(payload: memoryview | bytes, waits: int = 0) -> bytes:
+    """The 64 bytes that go behind `payload`."""
+    return _FORMAT.pack(_MAGIC, len(payload), xxhash.xxh3_128_digest(payload), waits)
+
+
+def check_seal(stored: memoryview) -> int:
+    """Check an object read from the store (payload and seal); return how often its put had to wait.
+
+    Raises:
+        SealBroken: With the difference found.
+    """
+    if len(stored) < SEAL_BYTES:
+        raise SealBroken(f"the object has {len(stored)} bytes, less than its seal")
+    payload = stored[:-SEAL_BYTES]
+    magic, length, digest, waits = _FORMAT.unpack(stored[-SEAL_BYTES:])
+    if magic != _MAGIC:
+        raise SealBroken("the object has no seal")
+    if length != len(payload):
+        raise SealBroken(f"the object holds {len(payload)} bytes, its seal says {length}")
+    if digest != xxhash.xxh3_128_digest(payload):
+        raise SealBroken(f"{ALGORITHM} of {length} bytes differs from the seal")
+    return int(waits)

@@ -1,0 +1,92 @@
+"""What the flow's process tells the capture client, as one JSON file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from tasks.prompts.load import Prompt
+from tasks.prompts.rows import Message
+from tasks.stream.models import Split
+
+API_KEY_ENV = "VLLM_API_KEY"
+"""The key travels by environment only; it is in no file."""
+
+
+class SamplingSettings(BaseModel):
+    """How answers of one split are generated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+
+
+class CaptureSettings(BaseModel):
+    """Configuration of `python -m tasks.stream.capture`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_id: str
+    url: str
+    served_name: str
+    tokenizer: str
+    trust_remote_code: bool
+    thinking: bool
+    max_model_len: int
+    max_bad_rows: float
+    layers: int
+    hidden_size: int
+    dtype: str
+    sampling: dict[Split, SamplingSettings]
+    store_master: str
+    store_host: str
+    store_protocol: str
+    store_device: str
+    store_local_buffer_bytes: int
+    concurrency: int
+    in_flight_bytes: int
+    max_attempts: int
+    read_timeout_s: float
+    answer_timeout_s: float
+    folder: str
+    """The stage folder; everything below is in it."""
+    progress_file: str
+
+
+class PromptRow(BaseModel):
+    """One line of `prompts.jsonl`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    domain: str
+    split: Split
+    messages: list[dict[str, str]]
+
+    @classmethod
+    def of(cls, prompt: Prompt) -> PromptRow:
+        return cls(id=prompt.id, domain=prompt.domain, split=prompt.split, messages=prompt.turns())
+
+    def prompt(self) -> Prompt:
+        messages = tuple(Message(turn["role"], turn["content"]) for turn in self.messages)
+        return Prompt(self.id, self.domain, self.split, messages)
+
+
+class CaptureFiles:
+    """Names of the files in a stream stage's folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.log = folder / "log"
+        self.prompts = folder / "prompts.jsonl"
+        self.settings = folder / "capture.json"
+        self.origin = folder / "origin.json"
+        self.counters = folder / "counters.json"
+        self.lost = folder / "lost.jsonl"
+        self.dropped = folder / "dropped.jsonl"
+        self.set_aside = folder / "set_aside.jsonl"
+        self.token_counts = folder / "token_counts.json"

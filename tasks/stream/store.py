@@ -1,0 +1,163 @@
+"""Reading side of the store: a typed wrapper of Mooncake's client.
+
+Only this package imports mooncake. Every negative return code becomes a `StoreError` with its cause.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from types import TracebackType
+from typing import Any
+
+from tasks.errors import StoreError
+from tasks.stream.codes import LEASE_EXPIRED, OBJECT_MISSING, STORE_FULL, cause_of
+
+ERROR_SUFFIX = ":error"
+"""A writer that cannot store a sample stores a small JSON object under the key plus this."""
+_LEASE_TRIES = 3
+_GRANULE_BYTES = 1 << 20
+
+
+class ObjectMissing(StoreError):
+    """The object is not in the store (any more)."""
+
+
+class LeaseExpired(StoreError):
+    """The read ended after its lease, again and again; the bytes may be another object's."""
+
+
+def check(operation: str, key: str, code: int) -> int:
+    """Return `code` if it is not negative.
+
+    Raises:
+        ObjectMissing, LeaseExpired, StoreError: By the code's cause.
+    """
+    if code >= 0:
+        return code
+    kind = {OBJECT_MISSING: ObjectMissing, LEASE_EXPIRED: LeaseExpired}.get(code, StoreError)
+    hint = {
+        STORE_FULL: "lower stream.in_flight_bytes or raise store.segment_bytes",
+        -900: "see the log of the store's master; is it alive, and store.host right?",
+    }.get(code, "see the log of the store's master")
+    raise kind(f"{operation} of '{key}' answered {code}: {cause_of(code)}", where="store", hint=hint)
+
+
+class StoreClient:
+    """A client without a segment of its own: reads, removes, looks. Usable from several threads.
+
+    Args:
+        master: `host:port` of the master.
+        host: Address that this client gives as its own.
+        protocol: `tcp` or `rdma`.
+        device: RDMA devices, comma separated.
+        local_buffer_bytes: Transfer buffer of the client.
+        segment_bytes: Memory lent to the store; only a writer without a server of its own lends any.
+
+    Raises:
+        StoreError: The master cannot be reached.
+    """
+
+    def __init__(
+        self,
+        master: str,
+        *,
+        host: str = "127.0.0.1",
+        protocol: str = "tcp",
+        device: str = "",
+        local_buffer_bytes: int = 64 * 2**20,
+        segment_bytes: int = 0,
+    ):
+        from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+
+        self.raw: Any = MooncakeDistributedStore()
+        self._threads = threading.local()
+        code = self.raw.setup(
+            host, "P2PHANDSHAKE", segment_bytes, local_buffer_bytes, protocol, device, master
+        )
+        if code != 0:
+            raise StoreError(
+                f"the store's master at {master} cannot be used: setup answered {code}",
+                where="store",
+                hint="is mooncake_master running there, and store.host reachable from this node?",
+            )
+        self._pinned = ReplicateConfig()
+        self._pinned.with_hard_pin = True
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def put(self, key: str, value: bytes) -> None:
+        """Put a small object, pinned.
+
+        Raises:
+            StoreError: The key exists already, or the store refused.
+        """
+        if self.exists(key):
+            raise StoreError(f"'{key}' is already in the store", where="store")
+        check("put", key, self.raw.put(key, value, self._pinned))
+
+    def exists(self, key: str) -> bool:
+        return check("is_exist", key, self.raw.is_exist(key)) == 1
+
+    def size(self, key: str) -> int:
+        """Size of an object, bytes."""
+        return check("get_size", key, self.raw.get_size(key))
+
+    def get(self, key: str, expected_bytes: int | None = None) -> memoryview:
+        """Read an object; the view is this thread's buffer and valid until the thread's next read.
+
+        A lease that expires during the read is looked up again; no partial read is ever returned.
+
+        Raises:
+            ObjectMissing: It is gone.
+            LeaseExpired: It stayed too slow to read.
+            StoreError: Its size differs from `expected_bytes`, or another code.
+        """
+        for attempt in range(_LEASE_TRIES):
+            size = self.size(key)
+            if expected_bytes is not None and size != expected_bytes:
+                raise StoreError(
+                    f"'{key}' has {size} bytes, its manifest says {expected_bytes}", where="store"
+                )
+            buffer = self._buffer(size)
+            code = self.raw.get_into(key, ctypes.addressof(buffer), size)
+            if code == LEASE_EXPIRED and attempt + 1 < _LEASE_TRIES:
+                continue
+            if check("get", key, code) != size:
+                raise StoreError(f"get of '{key}' returned {code} of {size} bytes", where="store")
+            return memoryview(buffer).cast("B")[:size]
+        raise AssertionError("unreachable")
+
+    def remove(self, key: str) -> bool:
+        """Remove an object even while it is leased; False if it was not there."""
+        code = self.raw.remove(key, True)
+        if code == OBJECT_MISSING:
+            return False
+        check("remove", key, code)
+        return True
+
+    def remove_matching(self, regex: str) -> int:
+        """Remove every object whose key matches; return how many there were."""
+        return check("remove_by_regex", regex, int(self.raw.remove_by_regex(regex, True)))
+
+    def close(self) -> None:
+        self.raw.close()
+
+    def _buffer(self, size: int) -> Any:
+        """This thread's registered buffer, grown to `size` bytes."""
+        buffer = getattr(self._threads, "buffer", None)
+        if buffer is not None and len(buffer) >= size:
+            return buffer
+        if buffer is not None:
+            self.raw.unregister_buffer(ctypes.addressof(buffer))
+        capacity = -(-max(size, 1) // _GRANULE_BYTES) * _GRANULE_BYTES
+        buffer = (ctypes.c_char * capacity)()
+        check("register_buffer", "read buffer", self.raw.register_buffer(ctypes.addressof(buffer), capacity))
+        self._threads.buffer = buffer
+        return buffer

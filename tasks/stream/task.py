@@ -1,0 +1,60 @@
+"""The stream stage as a Prefect task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.errors import StageInputError
+from tasks.execute import RunContext, execute_stage
+from tasks.prompts.load import load_prompts
+from tasks.report.task import show_artifacts, stage_task
+from tasks.serve.lazy import LazyTarget
+from tasks.serve.models import TargetIdentity
+from tasks.serve.target_folder import resolve_target
+from tasks.stage import canonical, sha256_text
+from tasks.stages import STREAM
+from tasks.stream.core import capture
+from tasks.stream.models import CaptureManifest
+
+_SAME = ("model_digest", "tokenizer_digest", "template_digest", "dtype", "layer_ids")
+
+
+def identity_digest(identity: TargetIdentity) -> str:
+    """Digest of what decides the captures of a target: weights, tokenizer, template, type and layers."""
+    values = identity.model_dump(mode="json")
+    return sha256_text(canonical({name: values[name] for name in _SAME}))
+
+
+@stage_task(STREAM)
+def stream(ctx: RunContext, target: LazyTarget, identity: TargetIdentity) -> CaptureManifest:
+    """Capture answers and hidden states in one pass; the target is started only if something is missing."""
+    inputs = {"target": identity_digest(identity), "prompts": load_prompts(ctx.profile).digest}
+
+    def work(folder: Path) -> CaptureManifest:
+        answering, endpoint = target.open()
+        if identity_digest(answering) != inputs["target"]:
+            raise StageInputError(
+                "the target that answers now is not the one that this run validated",
+                where=str(endpoint.url),
+                hint="resume with --from serve",
+            )
+        return capture(
+            ctx.profile,
+            ctx.run,
+            folder,
+            endpoint,
+            answering,
+            resolve_target(ctx.profile),
+            ctx.launcher,
+            ctx.progress,
+        )
+
+    captures = execute_stage(ctx, STREAM, inputs, work)
+    ctx.tracker.log_data(STREAM.name, "captures", captures.digest, str(log_of(ctx, captures)))
+    show_artifacts(ctx, STREAM, captures)
+    return captures
+
+
+def log_of(ctx: RunContext, captures: CaptureManifest) -> Path:
+    """Folder of the hidden-state log."""
+    return ctx.run.stage(STREAM).path / captures.log
