@@ -19,7 +19,7 @@ from tasks.processes.identity import is_running, start_time
 from tasks.processes.registry import Entry, reap
 
 _CHECK_S = 1.0
-_GRACE_S = 5.0
+_GRACE_S = 3.0  # the kernel told its direct children already; in all it must stay within 15 s
 
 _guards: dict[Path, subprocess.Popen[bytes]] = {}
 _lock = threading.Lock()
