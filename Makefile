@@ -1,0 +1,53 @@
+# One command per need. Everything is set up in .venv first; a second set-up takes a fraction of a second.
+#   make demo ARGS="--set train.epochs=2"     make verify PART=demo     make setup PYTHON=/usr/bin/python3.12
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command -v $(p))))
+BIN := .venv/bin
+ARGS ?=
+PART ?=
+PROFILE ?= laptop
+
+# Libraries that set-up unpacked for a user without root; empty elsewhere.
+unpacked = $(shell find .venv/lib-os -name '*.so*' -printf '%h\n' 2>/dev/null | sort -u | tr '\n' ':')
+with_libraries = LD_LIBRARY_PATH="$(unpacked)$$LD_LIBRARY_PATH"
+
+.PHONY: help setup demo test lint format ui verify clean
+
+help:
+	@echo "make demo     set up, then retrain, measure and publish a draft on this machine (ARGS=... go to the run)"
+	@echo "make test     set up, then lint, types and all tests"
+	@echo "make setup    set up only"
+	@echo "make lint     formatting, lint and types only"
+	@echo "make ui       Prefect server, work pool, deployment, worker and MLflow, until Ctrl-C"
+	@echo "make verify   what takes longer than a test; writes docs/verified.md (PART=... for one part)"
+	@echo "make clean    remove runs; published drafts stay"
+
+setup:
+	@test -n "$(PYTHON)" || { echo "set-up needs Python 3.11 or 3.12: apt-get install python3 python3-venv"; exit 2; }
+	@$(PYTHON) .ci/set_up.py
+
+demo: setup
+	@$(with_libraries) $(BIN)/retrain-dspark run -p $(PROFILE) $(ARGS)
+
+test: lint
+	@$(with_libraries) $(BIN)/python -m pytest -m "not verify" $(ARGS)
+
+lint: setup
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: setup
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+ui: setup
+	@$(with_libraries) $(BIN)/python .ci/ui.py
+
+verify: setup
+	@$(with_libraries) $(BIN)/python tests/verify/run.py $(if $(PART),--part $(PART)) $(ARGS)
+
+clean: setup
+	@$(BIN)/retrain-dspark clean --keep 0 $(ARGS)
