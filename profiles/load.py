@@ -42,7 +42,7 @@ class LoadedProfile:
 
     Args:
         profile: The profile.
-        origins: Dotted field -> where its value came from: `laptop.yaml:12`, `--set`, `overrides` or `default`.
+        origins: Dotted field -> where its value came from: `laptop.yaml:12`, `--set`, `default`.
         digest: SHA-256 of the whole profile, hexadecimal.
     """
 
@@ -194,7 +194,7 @@ def _leaves(value: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def _origin(field: str, lines: Mapping[str, str], overridden: set[str], overrides_origin: str) -> str:
-    """Where a value came from: an override, a line of the file (its own or an enclosing one), or a default."""
+    """Where a value came from: an override, a line of the file, or a default."""
     if any(field == name or field.startswith(f"{name}.") for name in overridden):
         return overrides_origin
     return lines.get(field, DEFAULT)

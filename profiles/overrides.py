@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import typing
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.fields import FieldInfo
@@ -26,10 +26,10 @@ def _optional(field: FieldInfo) -> Any:
     """The field's type with its bounds, or None."""
     annotation: Any = field.annotation
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return Optional[_mirror(annotation)]
+        return _mirror(annotation) | None
     if field.metadata:
         annotation = Annotated[(annotation, *field.metadata)]
-    return Optional[annotation]
+    return annotation | None
 
 
 def _mirror(model: type[BaseModel]) -> type[BaseModel]:

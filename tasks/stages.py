@@ -1,4 +1,4 @@
-"""The six stages: their order, the parts of the profile that each depends on, and the files that it vouches for."""
+"""The six stages: order, the parts of the profile that each depends on, and the files it vouches for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""MLflow by `MlflowClient` only: one parent run for each pipeline run, one child for each stage, found again by key.
+"""MLflow by `MlflowClient` only: one parent run per pipeline run, one child per stage, found again by key.
 
-The key is the tag `dspark.key = <run id>[:<stage>]`. Run ids are passed explicitly, never through MLflow's active
-run, which knows one thread and forgets everything when a process is killed.
+The key is the tag `dspark.key = <run id>[:<stage>]`. Run ids are passed explicitly, never through MLflow's
+active run, which knows one thread and forgets everything when a process is killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def open_tracker(
 
 
 def owner_tag() -> str:
-    """Names this process, which keeps the run alive: host, boot, process id and its start time in clock ticks."""
+    """Names this process, which keeps the run alive: host, boot, process id, start time in clock ticks."""
     return f"{host_name()} {boot_id()} {os.getpid()} {start_time(os.getpid())}"
 
 
@@ -167,7 +167,7 @@ class MlflowSink:
         return None
 
     def _probe(self, operation: Operation) -> str | None:
-        """Write, list and read back a small file, so that an unusable artifact store is known before any work."""
+        """Write and list a small file, so that an unusable artifact store is known before any work."""
         from mlflow.exceptions import MlflowException
 
         run_id = self._id(operation["key"])
@@ -188,7 +188,7 @@ class MlflowSink:
 
 
 def close_runs(root: Path, run_id: str, status: str) -> list[str]:
-    """End every MLflow run of one pipeline run that is still marked running; used by hooks in another process."""
+    """End every MLflow run of one pipeline run that is still marked running; hooks of other processes do."""
     ended = []
     for run in list(_running_runs(root)):
         key = run.data.tags.get(KEY, "")
@@ -199,7 +199,7 @@ def close_runs(root: Path, run_id: str, status: str) -> list[str]:
 
 
 def repair_runs(root: Path, change: bool = True) -> list[str]:
-    """End MLflow runs that a dead process of this host left running; never those of a live one or another host.
+    """End MLflow runs that a dead process of this host left running; never those of a live one.
 
     Args:
         change: False only lists them.

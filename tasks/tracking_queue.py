@@ -1,7 +1,7 @@
 """Tracking that never holds up a stage: small operations in a queue, sent in order by one background thread.
 
 If the tracker does not answer, operations stay queued, and what is left at the end is written to
-`mlflow-spool.jsonl` in the run folder and sent when the run is opened again. `tasks.tracking` sends to MLflow.
+`mlflow-spool.jsonl` in the run folder and sent when the run is opened again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Tracker:
         run: Its folder; the keys are `<run id>` and `<run id>:<stage>`.
         tags: Tags of the parent run and of each child.
         say: Called with one line when something about tracking must be known.
-        sink: Sends one operation; raises `Refused` for one that can never succeed, anything else means "not now".
+        sink: Sends one operation; `Refused` means that it can never succeed, any other error "not now".
         answer_s: Longest wait at start and at the end, seconds.
     """
 
@@ -62,7 +62,7 @@ class Tracker:
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
 
     def open(self, params: Mapping[str, Any], profile_file: Path) -> None:
-        """Open (or reopen) the parent run, send what an earlier attempt could not, and probe the artifact store."""
+        """Open (or reopen) the parent run, send what an earlier attempt could not, probe the artifact store."""
         for operation in _take_spool(self.run):
             self._put(operation)
         key = self.run.run_id
@@ -186,7 +186,7 @@ class Tracker:
             if self._refused <= 3:
                 self._say(f"MLflow refused a record: {refusal}")
             return True
-        except Exception as error:  # noqa: BLE001 - whatever the tracker does must not reach the pipeline
+        except Exception as error:
             if not self._late:
                 self._say(f"MLflow cannot be reached ({type(error).__name__}); records wait in memory")
             self._late = True
@@ -238,7 +238,7 @@ class _Follower:
 
 
 def _row(line: bytes) -> tuple[int, dict[str, float], int | None] | None:
-    """Step, metrics named `<split>/<name>`, and time in ms of one line of a metrics file; None for a torn line."""
+    """Step, metrics named `<split>/<name>`, and time in ms of one line of a metrics file; None if torn."""
     try:
         values = json.loads(line)
     except ValueError:
@@ -258,7 +258,7 @@ def _row(line: bytes) -> tuple[int, dict[str, float], int | None] | None:
 
 
 def _merge_metrics(queue: deque[Operation], limit: int = 1000) -> Operation:
-    """The first operation; following metrics of the same run are moved into it, up to MLflow's batch limit."""
+    """The first operation; metrics of the same run that follow are moved into it, up to MLflow's limit."""
     first = queue[0]
     while first["op"] == "metrics" and len(queue) > 1:
         second = queue[1]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tasks.evaluate.core import evaluate as measure
 from tasks.evaluate.models import EvaluationReport
 from tasks.execute import RunContext, execute_stage
 from tasks.publish.core import find_incumbent
 from tasks.report.task import show_artifacts, stage_task
 from tasks.serve.target_folder import resolve_target
-from tasks.stage import canonical, sha256_text
+from tasks.stage import MANIFEST, canonical, sha256_text
 from tasks.stages import EVALUATE, STREAM, TRAIN
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
@@ -17,7 +19,7 @@ from tasks.train.models import DraftCheckpoint
 @stage_task(EVALUATE)
 def evaluate(ctx: RunContext, captures: CaptureManifest, draft: DraftCheckpoint) -> EvaluationReport:
     """Measure the draft by replay and on the real engine, against the incumbent where there is one."""
-    incumbent = find_incumbent(ctx.profile, ctx.run.path.parent)
+    incumbent = _incumbent(ctx)
     inputs = {
         "captures": captures.digest,
         "draft": sha256_text(canonical(draft.files)),
@@ -43,3 +45,14 @@ def evaluate(ctx: RunContext, captures: CaptureManifest, draft: DraftCheckpoint)
     )
     show_artifacts(ctx, EVALUATE, report)
     return report
+
+
+def _incumbent(ctx: RunContext) -> tuple[str, Path] | None:
+    """The champion to beat. A finished evaluation keeps its own: the champion may be this run's draft by now."""
+    known = ctx.run.facts().get("incumbent")
+    finished = (ctx.run.stage(EVALUATE).path / MANIFEST).is_file() and not ctx.forced(EVALUATE)
+    if known is not None and finished:
+        return (known[0], Path(known[1])) if known else None
+    found = find_incumbent(ctx.profile, ctx.run.path.parent)
+    ctx.run.remember(incumbent=[found[0], str(found[1])] if found else [])
+    return found

@@ -1,0 +1,122 @@
+"""Runs the flow in this process for `run` and `resume`: display, signals, closing lines, exit code."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+
+from flows.cli.environment import quiet_console
+from flows.cli.main import EXIT_TERMINATED, show_error, show_unexpected
+from flows.cli.prefect_server import prefect_api, wait_until_ready
+from tasks.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, RetrainError
+from tasks.report.progress import LineProgress, TerminalProgress, show_on
+from tasks.run_folder import RunFolder, run_root
+
+
+def run_pipeline(**parameters: Any) -> int:
+    """Run the flow with these parameters and return the exit code."""
+    quiet_console()
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with prefect_api() as url:
+            from flows.retrain_dspark import retrain_dspark
+
+            wait_until_ready(url)
+            return _run(retrain_dspark, parameters)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _run(flow: Any, parameters: dict[str, Any]) -> int:
+    from prefect.exceptions import TerminationSignal
+
+    name = flow_run_id_holder()
+    try:
+        with _display():
+            state = flow(**parameters, return_state=True)
+    except (KeyboardInterrupt, TerminationSignal, SystemExit) as interruption:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        run = name()
+        _mark_cancelled(run)
+        _print_closing(run)
+        return EXIT_INTERRUPTED if isinstance(interruption, KeyboardInterrupt) else EXIT_TERMINATED
+    return _report(name(), state)
+
+
+def flow_run_id_holder() -> Any:
+    """A function that finds the newest run folder which this process opened."""
+    from flows.finding import runs_of
+    from tasks.tracking import owner_tag
+
+    owner = owner_tag()
+
+    def find() -> RunFolder | None:
+        return next((run for run in runs_of(run_root()) if run.facts().get("owner") == owner), None)
+
+    return find
+
+
+def _report(run: RunFolder | None, state: Any) -> int:
+    """Closing lines and the exit code of a flow run that ended by itself."""
+    if not state.is_completed():
+        error = state.result(raise_on_failure=False)
+        _print_closing(run)
+        if isinstance(error, RetrainError):
+            return show_error(error)
+        if isinstance(error, Exception):
+            return show_unexpected(error)
+        click.echo(f"error: {state.message}", err=True)
+        return EXIT_FAILED
+    _print_closing(run)
+    return EXIT_FAILED if state.name == "Held" else EXIT_DONE
+
+
+def _print_closing(run: RunFolder | None) -> None:
+    from tasks.report.closing import closing_lines
+    from tasks.report.summary import read_summary
+
+    if run is not None:
+        click.echo("\n".join(closing_lines(read_summary(run), run)))
+
+
+def _mark_cancelled(run: RunFolder | None) -> None:
+    """Prefect takes an interrupted process for a crash; the user knows that it was a cancellation."""
+    from uuid import UUID
+
+    from prefect.client.orchestration import get_client
+    from prefect.states import Cancelled
+
+    if run is None:
+        return
+    try:
+        with get_client(sync_client=True) as client:
+            state: Any = Cancelled(message="Interrupted from the command line.")
+            client.set_flow_run_state(UUID(run.facts()["flow_run_id"]), state, force=True)
+    except Exception as error:
+        logging.getLogger("retrain_dspark").warning("Prefect was not told of the cancellation: %s", error)
+
+
+def _display() -> AbstractContextManager[Any]:
+    """A live display in a terminal, lines elsewhere."""
+    console = Console(stderr=False)
+    if console.is_terminal and sys.stdout.isatty():
+        progress = TerminalProgress(console)
+        show_on(progress)
+        return progress
+    show_on(LineProgress(_print_line))
+    return nullcontext()
+
+
+def _print_line(line: str) -> None:
+    print(line, flush=True)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(EXIT_TERMINATED)

@@ -1,0 +1,26 @@
+"""`retrain-dspark resume`: go on with a run."""
+
+from __future__ import annotations
+
+import click
+
+from flows.cli.options import set_option
+from profiles.load import load_profile, parse_assignments
+from tasks.run_folder import open_run, run_root
+from tasks.stages import STAGE_NAMES
+
+
+@click.command("resume")
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--from", "from_stage", type=click.Choice(STAGE_NAMES), help="Run this stage and those after it again."
+)
+@set_option
+def command(run_id: str, from_stage: str | None, assignments: tuple[str, ...]) -> int:
+    """Go on with RUN: stages whose result is still valid are reused, and it says why another runs again."""
+    overrides = parse_assignments(assignments)
+    stored = open_run(run_root(), run_id).profile()
+    load_profile(stored, overrides, overrides_origin="--set")
+    from flows.cli.pipeline import run_pipeline
+
+    return run_pipeline(run_id=run_id, from_stage=from_stage, overrides=overrides or None)

@@ -1,0 +1,44 @@
+"""Log of a run: everything that Prefect and the pipeline log goes to `logs/flow.log`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tasks.errors import RetrainError
+from tasks.run_folder import RunFolder
+
+_LOGGERS = ("prefect", "retrain_dspark", "mlflow")
+_RAISING = ("prefect.flow_runs", "prefect.task_runs", "prefect.engine")
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class _KnownErrors(logging.Filter):
+    """Leaves the traceback out where the error already says what happened, where, and what to do."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if isinstance(error, RetrainError):
+            record.exc_info = None
+            record.exc_text = None
+        return True
+
+
+@contextmanager
+def flow_log(run: RunFolder) -> Iterator[None]:
+    """Write log records to the run's `flow.log` until the run ends."""
+    handler = logging.FileHandler(run.logs / "flow.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    known = _KnownErrors()
+    logging.getLogger("retrain_dspark").setLevel(logging.INFO)
+    for name in _RAISING:
+        logging.getLogger(name).addFilter(known)
+    for name in _LOGGERS:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(handler)
+        handler.close()
