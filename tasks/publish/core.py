@@ -1,0 +1,102 @@
+"""Publish: decide, then let a verified folder appear and move the champion, or keep the draft in the run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from profiles.schema import Profile
+from tasks.evaluate.models import EvaluationReport
+from tasks.publish.check_folder import MANIFEST
+from tasks.publish.gate import decide, rules_of
+from tasks.publish.models import Publication
+from tasks.publish.package import Package
+from tasks.publish.serving import serve_command
+from tasks.publish.verify import verify_folder
+from tasks.publish.versions import add_version, draft_root, find_incumbent, promote, published_by
+from tasks.run_folder import RunFolder
+from tasks.serve.models import TargetIdentity
+from tasks.stage import sha256_file
+from tasks.stream.models import CaptureManifest
+from tasks.train.models import DraftCheckpoint
+from tasks.validate.models import ValidationReport
+
+__all__ = ["find_incumbent", "publish"]
+
+HELD = "held"
+
+
+def publish(
+    profile: Profile,
+    run: RunFolder,
+    folder: Path,
+    draft: DraftCheckpoint,
+    draft_dir: Path,
+    evaluation: EvaluationReport,
+    identity: TargetIdentity,
+    captures: CaptureManifest,
+    validation: ValidationReport,
+    target_dir: Path,
+    lineage: dict[str, str],
+) -> Publication:
+    """Decide about a draft and act on it.
+
+    A promoted draft becomes a new version; the champion pointer moves as the last step. A held draft is
+    packed in the stage folder, where it can be tried, and nothing published changes.
+
+    Args:
+        folder: The stage's folder.
+        draft_dir: Export in Speculators format.
+        lineage: Ids of this run elsewhere; only ids and digests of it are published.
+
+    Raises:
+        PublishError: The draft is damaged, or a published file would tell a path or a secret.
+    """
+    decision = decide(rules_of(profile), evaluation, draft, captures)
+    place = draft_root(profile, run.path.parent)
+    package = Package(
+        profile=profile,
+        run_id=run.run_id,
+        draft=draft,
+        draft_dir=draft_dir,
+        target_dir=target_dir,
+        decision=decision,
+        evaluation=evaluation,
+        identity=identity,
+        captures=captures,
+        validation=validation,
+        lineage=lineage,
+        private_folders=(run.path, run.path.parent, place, draft_dir, target_dir, folder),
+    )
+    if decision.promote:
+        weights = sha256_file(draft_dir / "model.safetensors")
+        revision = published_by(place, run.run_id, weights) or add_version(place, package.build)
+        location = place / revision
+        verify_folder(location)
+        promote(place, revision)
+    else:
+        revision, location = "", hold(folder, package)
+    manifest = json.loads((location / MANIFEST).read_text(encoding="utf-8"))
+    return Publication(
+        decision=decision,
+        kind="local",
+        location=str(location),
+        revision=revision,
+        serve_command=serve_command(location, target_dir, sys.executable),
+        files={**manifest["files"], MANIFEST: sha256_file(location / MANIFEST)},
+    )
+
+
+def hold(folder: Path, package: Package) -> Path:
+    """Pack a held draft in the stage folder, complete or absent."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    held, staging = folder / HELD, folder / f".{HELD}"
+    for old in (held, staging):
+        shutil.rmtree(old, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    package.build(staging, HELD)
+    verify_folder(staging)
+    staging.rename(held)
+    return held
