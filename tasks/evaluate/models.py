@@ -25,16 +25,6 @@ class TauEstimate(BaseModel):
     """Share of rounds in which position i was accepted (unconditional)."""
 
 
-class PromptCount(BaseModel):
-    """What one prompt contributed; equal ids in two measurements make a pair."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    domain: str
-    rounds: int
-    accepted: int
-
-
 class Measurement(BaseModel):
     """One way of measuring (replay or live): per domain, macro and pooled."""
 
@@ -45,8 +35,6 @@ class Measurement(BaseModel):
     """Unweighted mean over domains; its interval resamples prompts within each domain."""
     pooled: TauEstimate
     """1 + accepted / rounds over everything."""
-    per_prompt: dict[str, PromptCount] = {}
-    """Prompt id -> counts. With it, a candidate and its incumbent are compared prompt by prompt."""
 
 
 class ArmReport(BaseModel):
