@@ -1,0 +1,118 @@
+"""Command lines and environments, word for word."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiles.schema import Profile
+from tasks.errors import UsageError
+from tasks.serve.arms import arm_argv, arm_environment
+from tasks.serve.command import layer_ids, master_argv, server_environment, target_argv
+from tasks.serve.cpu import TRITON_FOLDER
+
+
+def profile(**serve: Any) -> Profile:
+    return Profile.model_validate(
+        {
+            "name": "t",
+            "target": {"model": "/m", "aux_layer_ids": [2, 8], "max_model_len": 1024, "dtype": "float32"},
+            "serve": {"served_name": "small", "kv_cache_gib": 2, "max_num_seqs": 32, **serve},
+            "evaluate": {"live": {"triton_interpreter": True, "dtype": "float32"}},
+        }
+    )
+
+
+def value(argv: tuple[str, ...], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+def test_target_command_line() -> None:
+    p = profile(extra_args=("--disable-log-requests",))
+    argv = target_argv(p, Path("/m"), layer_ids(p, 30), 1234, "127.0.0.1:99")
+    words = [w for w in argv if not w.startswith("{")]
+    assert words[: words.index("--enable-chunked-prefill")] == [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", "/m",
+        "--served-model-name", "small",
+        "--host", "127.0.0.1",
+        "--port", "1234",
+        "--dtype", "float32",
+        "--max-model-len", "1024",
+        "--max-num-seqs", "32",
+        "--max-num-batched-tokens", "4096",
+    ]  # fmt: skip
+    assert "--no-enable-prefix-caching" in words and "--enforce-eager" in words
+    assert "--trust-remote-code" not in words and "--api-key" not in words
+    assert words[-1] == "--disable-log-requests"
+    assert json.loads(value(argv, "--speculative-config")) == {
+        "method": "extract_hidden_states",
+        "num_speculative_tokens": 1,
+        "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [2, 8, 30]}},
+    }
+    transfer = json.loads(value(argv, "--kv-transfer-config"))
+    assert transfer["kv_connector"] == "RetrainConnector"
+    assert transfer["kv_connector_module_path"] == "tasks.stream.connector"
+    assert transfer["kv_connector_extra_config"]["mooncake"] == {
+        "local_hostname": "127.0.0.1",
+        "master_server_address": "127.0.0.1:99",
+        "global_segment_size": 2**30,
+        "local_buffer_size": 256 * 2**20,
+        "protocol": "tcp",
+        "device_name": "",
+        "num_writer_threads": 2,
+    }
+
+
+def test_arms_differ_in_the_draft_only() -> None:
+    plain = arm_argv(profile(), Path("/m"), None, 1)
+    drafted = arm_argv(profile(), Path("/m"), Path("/d"), 1)
+    assert drafted[: len(plain)] == plain
+    assert drafted[len(plain)] == "--speculative-config"
+    assert json.loads(drafted[-1]) == {
+        "method": "dspark",
+        "model": "/d",
+        "num_speculative_tokens": 8,
+        "draft_sample_method": "greedy",
+        "rejection_sample_method": "standard",
+    }
+
+
+def test_arm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    env = arm_environment(profile())
+    assert env["TRITON_INTERPRET"] == "1" and env["VLLM_USE_V2_MODEL_RUNNER"] == "1"
+    assert env["PYTHONPATH"] == f"{TRITON_FOLDER}:/elsewhere"
+    assert (TRITON_FOLDER / "sitecustomize.py").is_file()
+
+
+def test_server_environment() -> None:
+    env = server_environment(profile(environment={"A": "b"}))
+    assert env["VLLM_CPU_KVCACHE_SPACE"] == "2" and env["A"] == "b"
+    assert "TRITON_INTERPRET" not in env and not any("KEY" in name for name in env)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--port", "--port=1", "--max_num_seqs", "--max-num-s", "--api-key", "--no-enable-chunked-prefill",
+        "--enable-prefix-caching", "--trust-remote-code", "--config", "--speculative-config={}",
+    ],
+)  # fmt: skip
+def test_extra_arguments_may_not_repeat(word: str) -> None:
+    p = profile(extra_args=(word, "x"))
+    with pytest.raises(UsageError, match="set by the pipeline") as info:
+        target_argv(p, Path("/m"), (2, 30), 1, "")
+    assert info.value.where == "serve.extra_args"
+
+
+def test_master_binds_both_servers_explicitly() -> None:
+    argv = master_argv("127.0.0.1", 11, 12)
+    assert argv[0].endswith("mooncake_master")
+    assert {"-rpc_address=127.0.0.1", "-rpc_port=11", "-metrics_host=127.0.0.1", "-metrics_port=12"} <= set(
+        argv
+    )
