@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from speculators.models.dflash.attention import create_anchor_block_mask_mod
 from speculators.models.dspark import DSparkDraftModel
 from torch.nn.attention.flex_attention import create_mask
@@ -39,7 +40,28 @@ def load_draft(draft_dir: Path, target_dir: Path) -> Any:
             where=str(draft_dir),
             hint="the folder must hold config.json and model.safetensors of a DSpark draft for this target",
         ) from error
+    missing = sorted(set(model.state_dict()) - _stored(draft_dir) - _from_target(model))
+    if missing:
+        raise StageInputError(
+            f"the draft lacks {len(missing)} tensors: {', '.join(missing[:5])}",
+            where=str(draft_dir),
+            hint="the folder is damaged or incomplete; export or download the draft again",
+        )
     return model.eval()
+
+
+def _stored(draft_dir: Path) -> set[str]:
+    names: set[str] = set()
+    for path in draft_dir.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as tensors:
+            names.update(tensors.keys())
+    return names
+
+
+def _from_target(model: Any) -> set[str]:
+    """Tensors that a draft need not hold, since the target has them."""
+    names = {"embed_tokens.weight", "verifier_lm_head.weight", "verifier_norm.weight"}
+    return names if model.use_draft_vocab else names | {"lm_head.weight", "d2t", "t2d"}
 
 
 def backbone(
@@ -84,7 +106,7 @@ def _masks(model: Any, rows: int, anchors: torch.Tensor) -> dict[bool, torch.Ten
     masks: dict[bool, torch.Tensor] = {}
     for slides in {index in model.sliding_window_indices for index in range(len(model.layers))}:
         mask_mod, queries, keys = create_anchor_block_mask_mod(
-            document_ids=torch.zeros(rows, dtype=torch.long),
+            document_ids=torch.zeros(max(rows, int(anchors.max()) + 1), dtype=torch.long),
             total_seq_len=rows,
             anchor_positions=anchors,
             block_size=model.block_size,

@@ -105,7 +105,7 @@ def _verdict(
     if different:
         ties = sum(bool(one.tie) for one in different)
         notes.append(
-            f"{len(different)} of {len(comparisons)} answers differ from those without a draft, {ties} by a tie"
+            f"{len(different)} of {len(comparisons)} answers differ from the plain arm's, {ties} by a tie"
         )
     if not comparisons:
         notes.append("no prompt was answered by both arms, so losslessness was not shown")
@@ -162,7 +162,7 @@ def _agreement_notes(agreed: Agreement, max_gap: float) -> list[str]:
     notes = []
     if agreed.left_out:
         notes.append(
-            f"{len(agreed.left_out)} prompts are left out of live against replay with their domains, since the "
+            f"{len(agreed.left_out)} prompts and their domains are left out of live against replay, since the "
             f"live answer is not the captured one: {', '.join(agreed.left_out)}"
         )
     if agreed.gap is None:

@@ -48,7 +48,7 @@ def evaluate(ctx: RunContext, captures: CaptureManifest, draft: DraftCheckpoint)
 
 
 def _incumbent(ctx: RunContext) -> tuple[str, Path] | None:
-    """The champion to beat. A finished evaluation keeps its own: the champion may be this run's draft by now."""
+    """The champion to beat. A finished evaluation keeps its own: by now the champion may be this draft."""
     known = ctx.run.facts().get("incumbent")
     finished = (ctx.run.stage(EVALUATE).path / MANIFEST).is_file() and not ctx.forced(EVALUATE)
     if known is not None and finished:

@@ -24,7 +24,7 @@ class Walk:
 
     counts: PromptCounts
     jumps: tuple[int, ...]
-    """Tokens emitted in each round, cut at the answer's end; with the prefill's token they make the answer."""
+    """Tokens emitted in each round, cut at the answer's end; with the prefill's token: the answer."""
 
 
 def accepted_prefix(drafted: Sequence[int], following: Sequence[int]) -> int:
