@@ -162,7 +162,7 @@ def _agreement_notes(agreed: Agreement, max_gap: float) -> list[str]:
     notes = []
     if agreed.left_out:
         notes.append(
-            f"{len(agreed.left_out)} prompts and their domains are left out of live against replay, since the "
+            f"{len(agreed.left_out)} prompts and their domains are left out of live against replay: the "
             f"live answer is not the captured one: {', '.join(agreed.left_out)}"
         )
     if agreed.gap is None:
