@@ -13,7 +13,7 @@ from tasks.train.models import DraftCheckpoint
 
 @stage_task(TRAIN)
 def train(ctx: RunContext, captures: CaptureManifest) -> DraftCheckpoint:
-    """Train the draft on the captures in its own process; an unfinished attempt goes on from its checkpoint."""
+    """Train the draft in its own process; an unfinished attempt goes on from its checkpoint."""
     log_dir = ctx.run.stage(STREAM).path / captures.log
     draft = execute_stage(
         ctx,

@@ -1,0 +1,179 @@
+"""Export of a trained draft in Speculators format, as vLLM loads it, and the check that it is whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from tasks.errors import JobError
+from tasks.stage import sha256_file
+from tasks.train import adapter
+from tasks.train.checkpoint import sync_folder
+from tasks.train.size import DraftShape, serving_parameters, trained_parameters
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+
+
+def export_draft(
+    model: nn.Module, weights: Mapping[str, Tensor], folder: Path, target_name: str, dtype: torch.dtype
+) -> dict[str, str]:
+    """Write the draft with `weights` to `folder`, complete or not at all.
+
+    Args:
+        weights: Name -> tensor of the trained parameters.
+        target_name: What `verifier.name_or_path` says; a name, not a path of this machine.
+        dtype: Type of the stored weights.
+
+    Returns:
+        File name -> SHA-256.
+
+    Raises:
+        JobError: What was written does not hold what a draft needs.
+    """
+    parameters = adapter.trained_state(model)
+    for name, value in parameters.items():
+        value.data.copy_(weights[name])
+    model.to(dtype)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    adapter.save_draft(model, temporary)
+    _clean(temporary, target_name)
+    check_export(temporary, adapter.draft_shape(model))
+    sync_folder(temporary)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.replace(temporary, folder)
+    return {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
+
+
+def _clean(folder: Path, target_name: str) -> None:
+    """Keep configuration and weights only; no code, no path of this machine."""
+    for path in folder.iterdir():
+        if path.name != CONFIG and path.suffix != ".safetensors" and not path.name.endswith(".index.json"):
+            path.unlink()
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config.pop("auto_map", None)
+    config.pop("_name_or_path", None)
+    config["transformer_layer_config"].pop("_name_or_path", None)
+    config["speculators_config"]["verifier"]["name_or_path"] = target_name
+    if "sample_from_anchor" not in config:
+        raise JobError(
+            "the exported configuration does not say sample_from_anchor",
+            where=str(folder / CONFIG),
+            hint="this version of speculators is not supported",
+        )
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def expected_tensors(shape: DraftShape) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every tensor that an export must hold."""
+    d, r = shape.hidden_size, shape.markov_rank
+    heads = shape.num_attention_heads * shape.head_dim
+    kv_heads = shape.num_key_value_heads * shape.head_dim
+    tensors: dict[str, tuple[int, ...]] = {
+        "fc.weight": (d, shape.aux_layers * d),
+        "hidden_norm.weight": (d,),
+        "norm.weight": (d,),
+    }
+    for index in range(shape.num_layers):
+        layer: dict[str, tuple[int, ...]] = {
+            "input_layernorm": (d,),
+            "post_attention_layernorm": (d,),
+            "self_attn.q_proj": (heads, d),
+            "self_attn.k_proj": (kv_heads, d),
+            "self_attn.v_proj": (kv_heads, d),
+            "self_attn.o_proj": (d, heads),
+            "self_attn.q_norm": (shape.head_dim,),
+            "self_attn.k_norm": (shape.head_dim,),
+            "mlp.gate_proj": (shape.intermediate_size, d),
+            "mlp.up_proj": (shape.intermediate_size, d),
+            "mlp.down_proj": (d, shape.intermediate_size),
+        }
+        tensors |= {f"layers.{index}.{name}.weight": size for name, size in layer.items()}
+    if r:
+        tensors |= {
+            "markov_head.markov_w1.weight": (shape.vocab_size, r),
+            "markov_head.markov_w2.weight": (shape.draft_vocab_size, r),
+        }
+    if r and shape.markov_head_type == "gated":
+        tensors |= {"markov_head.gate_proj.weight": (r, d + r), "markov_head.gate_proj.bias": (r,)}
+    if r and shape.markov_head_type == "rnn":
+        tensors |= {
+            "markov_head.joint_proj.weight": (3 * r, 2 * r + d),
+            "markov_head.joint_proj.bias": (3 * r,),
+        }
+    if shape.confidence_head:
+        tensors |= {"confidence_head.proj.weight": (1, d + r), "confidence_head.proj.bias": (1,)}
+    if shape.draft_vocab_size != shape.vocab_size:
+        tensors |= {
+            "lm_head.weight": (shape.draft_vocab_size, d),
+            "d2t": (shape.draft_vocab_size,),
+            "t2d": (shape.vocab_size,),
+        }
+    return tensors
+
+
+def check_export(folder: Path, shape: DraftShape) -> int:
+    """Read the export back: every tensor present, of the right shape, finite, and as many parameters as planned.
+
+    Returns:
+        Parameters that the draft needs in serving, the target's embedding included.
+
+    Raises:
+        JobError: Naming the tensor that is missing, unexpected, misshapen or not finite.
+    """
+    wanted = expected_tensors(shape)
+    found: dict[str, tuple[int, ...]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                value = tensors.get_tensor(name)
+                found[name] = tuple(value.shape)
+                if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                    raise _broken(folder, f"tensor {name} holds values that are not finite")
+    for name in sorted(wanted.keys() | found.keys()):
+        if found.get(name) != wanted.get(name):
+            raise _broken(folder, f"tensor {name} is {found.get(name)}, expected {wanted.get(name)}")
+    trained = sum(
+        math.prod(size) for name, size in wanted.items() if name not in ("lm_head.weight", "d2t", "t2d")
+    )
+    if trained != trained_parameters(shape):
+        raise _broken(folder, f"{trained:,} trained parameters, expected {trained_parameters(shape):,}")
+    return serving_parameters(shape)
+
+
+def _broken(folder: Path, what: str) -> JobError:
+    return JobError(
+        f"the exported draft is not whole: {what}",
+        where=str(folder),
+        hint="train again with resume --from train; if it repeats, the versions of the trainer do not fit",
+    )
+
+
+def read_shape(folder: Path) -> DraftShape:
+    """Sizes of an exported draft from its configuration."""
+    config: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    layer = config["transformer_layer_config"]
+    return DraftShape(
+        vocab_size=layer["vocab_size"],
+        draft_vocab_size=config["draft_vocab_size"],
+        hidden_size=layer["hidden_size"],
+        aux_layers=len(config["aux_hidden_state_layer_ids"]),
+        num_layers=layer["num_hidden_layers"],
+        num_attention_heads=layer["num_attention_heads"],
+        num_key_value_heads=layer["num_key_value_heads"],
+        head_dim=layer["head_dim"],
+        intermediate_size=layer["intermediate_size"],
+        markov_rank=config["markov_rank"],
+        markov_head_type=config["markov_head_type"],
+        confidence_head=config["enable_confidence_head"],
+    )

@@ -1,0 +1,61 @@
+"""The resolved training configuration: every value written out, and its identity for resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from profiles.schema import Train
+from tasks.stage import canonical, sha256_text
+
+
+class TrainSettings(BaseModel):
+    """What the trainer's process gets; written as its `config.json`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: Train
+    log_dir: str
+    """Folder of the hidden-state log."""
+    captures_digest: str
+    """Identity of the captures."""
+    target_dir: str
+    """Folder of the target in Hugging Face format."""
+    target_name: str
+    """Name of the target that the exported draft names; never a path."""
+    aux_layer_ids: tuple[int, ...]
+    hidden_size: int
+    folder: str
+    """The stage's folder: checkpoints, metrics and export go here."""
+    progress_file: str
+    cache_bytes: int = 2 * 2**30
+    """Captures kept in memory between epochs; beyond it they are read again."""
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    def identity(self) -> str:
+        """Digest of everything that decides the weights; a checkpoint of another identity is not continued."""
+        machine = {"threads", "device", "checkpoint_every_s", "keep_checkpoints", "stall_timeout_s"}
+        return sha256_text(
+            canonical(
+                {
+                    "train": self.train.model_dump(mode="json", exclude=machine),
+                    "captures": self.captures_digest,
+                    "target": self.target_name,
+                    "aux_layer_ids": list(self.aux_layer_ids),
+                }
+            )
+        )
+
+    def public(self) -> dict[str, Any]:
+        """The configuration without paths, for the stage's result and the report."""
+        return {
+            **self.train.model_dump(mode="json"),
+            "aux_layer_ids": list(self.aux_layer_ids),
+            "target": self.target_name,
+            "captures": self.captures_digest,
+        }

@@ -1,0 +1,65 @@
+"""The draft's vocabulary: the tokens of the target that the draft can propose."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tasks.stream.log import IndexEntry
+
+
+@dataclass(frozen=True)
+class DraftVocabulary:
+    """Maps between the target's and the draft's token ids.
+
+    Args:
+        t2d: `[V]` bool, True for tokens in the draft's vocabulary.
+        d2t: `[D]` int64, target id minus draft id (upstream's convention).
+        note: What was adjusted, or empty.
+    """
+
+    t2d: Tensor | None
+    d2t: Tensor | None
+    size: int
+    note: str = ""
+
+    def target_ids(self) -> Tensor:
+        """`[D]` target id of each draft id; only for a pruned vocabulary."""
+        assert self.d2t is not None
+        return self.d2t + torch.arange(self.size)
+
+
+def answer_counts(entries: Iterable[IndexEntry]) -> Counter[int]:
+    """How often the target produced each token."""
+    counts: Counter[int] = Counter()
+    for entry in entries:
+        counts.update(entry.answer_ids)
+    return counts
+
+
+def choose_vocabulary(
+    counts: Counter[int], wanted: int | None, target_vocab_size: int
+) -> DraftVocabulary:
+    """Take the `wanted` most frequent tokens; ties go to the smaller id.
+
+    A wish beyond the tokens seen is clamped: a token that never occurs cannot be learned.
+    """
+    if wanted is None or wanted >= target_vocab_size:
+        return DraftVocabulary(None, None, target_vocab_size)
+    note = ""
+    size = wanted
+    if wanted > len(counts):
+        size = len(counts)
+        note = (
+            f"train.draft.vocab_size {wanted:,} was lowered to {size:,}, "
+            f"the number of distinct tokens in the captured answers"
+        )
+    chosen = sorted(sorted(counts, key=lambda token: (-counts[token], token))[:size])
+    ids = torch.tensor(chosen, dtype=torch.long)
+    t2d = torch.zeros(target_vocab_size, dtype=torch.bool)
+    t2d[ids] = True
+    return DraftVocabulary(t2d, ids - torch.arange(size), size, note)

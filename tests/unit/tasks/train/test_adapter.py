@@ -1,0 +1,185 @@
+"""The adapter against upstream itself: same options, same loss, same metrics."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from profiles.schema import Draft
+from tasks.stream.log import HiddenStateLog
+from tasks.train import adapter
+from tasks.train.data import Batch, CaptureReader, choose_anchors, make_batch
+from tasks.train.loss import LossWeights, MetricSums, outcome_sums
+from tasks.train.vocabulary import answer_counts, choose_vocabulary
+
+from .conftest import AUX_LAYERS, HIDDEN, VOCAB, TinyWorld
+
+WEIGHTS = LossWeights(0.1, 0.9, 1.0, 4.0)
+
+
+def build(world: TinyWorld, **draft: Any) -> Any:
+    shape = Draft.model_validate({"num_layers": 2, "block_size": 4, "markov_rank": 8} | draft)
+    counts = answer_counts(HiddenStateLog(world.log).entries("train"))
+    vocabulary = choose_vocabulary(counts, shape.vocab_size, VOCAB)
+    return adapter.build_draft(world.target, shape, AUX_LAYERS, vocabulary, seed=0)
+
+
+def batch_of(world: TinyWorld) -> Batch:
+    reader = CaptureReader(HiddenStateLog(world.log), 3, HIDDEN, torch.float32, 0)
+    return make_batch(reader, HiddenStateLog(world.log).entries("train")[:5])
+
+
+def upstream_forward(model: Any, batch: Batch, anchors: torch.Tensor, monkeypatch: Any) -> Any:
+    """Upstream's own forward with its sdpa attention on the same anchors."""
+    from speculators.losses import resolve_loss_config
+    from speculators.models.dflash import core
+
+    chosen = (anchors, torch.ones(len(anchors), dtype=torch.bool))
+    monkeypatch.setattr(core, "select_anchors", lambda *_: chosen)
+    model.config.transformer_layer_config._attn_implementation = "sdpa"
+    try:
+        return model(
+            hidden_states=batch.aux_states[None],
+            input_ids=batch.token_ids[None],
+            loss_mask=batch.loss_mask[None],
+            verifier_last_hidden_states=batch.last_states[None],
+            document_ids=batch.document_ids[None],
+            position_ids=batch.position_ids[None],
+            loss_config=resolve_loss_config('{"ce": 0.1, "tv": 0.9}', "eager"),
+            tv_loss_fn=resolve_loss_config("tv", "eager")["tv"][0],
+            gamma=4.0,
+            max_anchors=len(anchors),
+            confidence_head_alpha=1.0,
+            per_position_loss_weight="fixed-exp-decay",
+        )
+    finally:
+        model.config.transformer_layer_config._attn_implementation = "packed_documents"
+
+
+def inner_anchors(batch: Batch, block: int) -> torch.Tensor:
+    """Anchors whose block ends inside the batch, which is all that upstream allows."""
+    anchors = choose_anchors(batch, 18, torch.Generator().manual_seed(2))
+    return anchors[anchors < batch.tokens - block]
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        {"vocab_size": 60},
+        {"vocab_size": None},
+        {"vocab_size": 60, "sample_from_anchor": False},
+        {"vocab_size": 60, "markov_head_type": "gated"},
+        {"vocab_size": 60, "markov_head_type": "rnn"},
+        {"vocab_size": 60, "markov_rank": 0, "confidence_head": False},
+        {"vocab_size": 60, "sliding_window": 5},
+    ],
+)
+def test_loss_gradient_and_metrics_equal_upstream(
+    world: TinyWorld, draft: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(world, **draft)
+    with torch.no_grad():  # the Markov head starts near zero, which would hide a mistake
+        for name, value in adapter.trained_state(model).items():
+            if "markov" in name or "confidence" in name:
+                value.normal_(std=0.3, generator=torch.Generator().manual_seed(len(name)))
+    batch = batch_of(world)
+    anchors = inner_anchors(batch, 4)
+    _, wanted, wanted_metrics = upstream_forward(model, batch, anchors, monkeypatch)
+    wanted.backward()
+    gradients = {name: value.grad.clone() for name, value in adapter.trained_state(model).items()}
+    model.zero_grad()
+    outcome = adapter.run_blocks(model, batch, anchors, WEIGHTS)
+    outcome.loss.backward()
+    torch.testing.assert_close(outcome.loss, wanted, rtol=2e-5, atol=1e-6)
+    for name, value in adapter.trained_state(model).items():
+        torch.testing.assert_close(value.grad, gradients[name], rtol=1e-3, atol=2e-6, msg=name)
+    sums = MetricSums()
+    sums.add(outcome_sums(outcome))
+    means = sums.means()
+    for name, value in means.items():
+        total = float(wanted_metrics[f"{name}_total"])
+        assert value == pytest.approx(float(wanted_metrics[f"{name}_sum"]) / total, rel=1e-4, abs=1e-6), name
+
+
+def test_a_block_never_sees_or_learns_from_another_document(world: TinyWorld) -> None:
+    """Changing one document leaves the other documents' blocks as they were."""
+    model = build(world, vocab_size=60).eval()
+    batch = batch_of(world)
+    anchors = batch.anchor_positions()
+    before = adapter.run_blocks(model, batch, anchors, WEIGHTS)
+    first = batch.document_ids == 0
+    batch.aux_states[first] += 1.0
+    batch.last_states[first] -= 0.5
+    after = adapter.run_blocks(model, batch, anchors, WEIGHTS)
+    others = batch.document_ids[anchors] != 0
+    assert torch.equal(before.accept_rate[others], after.accept_rate[others])
+    assert not torch.equal(before.accept_rate[~others], after.accept_rate[~others])
+    ends = batch.document_ids[anchors] != batch.document_ids[(anchors + 1).clamp(max=batch.tokens - 1)]
+    assert not bool(before.valid[ends][:, 1:].any())
+
+
+def test_target_weights_are_frozen_and_equal_the_target(world: TinyWorld) -> None:
+    from safetensors.torch import load_file
+
+    model = build(world, vocab_size=60)
+    target = load_file(world.target / "model.safetensors")
+    embedding = target["model.embed_tokens.weight"]
+    assert torch.equal(model.embed_tokens.weight, embedding)
+    assert torch.equal(model.lm_head.weight, embedding[model.t2d])
+    assert torch.equal(model.verifier_norm.weight, target["model.norm.weight"])
+    assert not set(adapter.FROZEN) & adapter.trained_state(model).keys()
+    assert {name for name, value in model.named_parameters() if not value.requires_grad} == set(adapter.FROZEN)
+
+
+def test_same_seed_gives_the_same_draft(world: TinyWorld) -> None:
+    first, second = build(world, vocab_size=60), build(world, vocab_size=60)
+    for name, value in adapter.trained_state(first).items():
+        assert torch.equal(value, adapter.trained_state(second)[name]), name
+
+
+def test_decoder_takes_rotary_settings_from_the_target(world: TinyWorld) -> None:
+    config = adapter.decoder_config(world.target, Draft())
+    target = adapter.target_text_config(world.target)
+    assert config.rope_parameters["rope_theta"] == target.rope_parameters["rope_theta"]
+    assert config.layer_types == ["full_attention"] * 2
+    assert adapter.decoder_config(world.target, Draft(sliding_window=8)).layer_types == ["sliding_attention"] * 2
+    assert adapter.mask_token_id(world.target, VOCAB) == VOCAB - 2
+
+
+def test_upstream_options_are_the_ones_that_are_written_out() -> None:
+    """Fails when upstream adds, renames or drops an option, or another version is installed."""
+    from speculators.models.dspark import DSparkDraftModel
+    from speculators.models.dspark.config import DSparkSpeculatorConfig
+
+    assert version("speculators") == adapter.SPECULATORS
+    fields = set(DSparkSpeculatorConfig.model_fields) - {"transformers_version"}
+    known = {
+        "speculators_model_type", "speculators_version", "speculators_config", "architectures",
+        "transformer_layer_config", "draft_vocab_size", "block_size", "target_hidden_size",
+        "aux_hidden_state_layer_ids", "mask_token_id", "sliding_window_non_causal", "sample_from_anchor",
+        "markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov",
+    }  # fmt: skip
+    assert known <= fields
+    assert {name for name in fields if name in DSparkSpeculatorConfig.__annotations__} <= known
+    forward = inspect.signature(inspect.unwrap(DSparkDraftModel.forward)).parameters
+    assert {name: forward[name].default for name in ("gamma", "confidence_head_alpha", "dpace_alpha")} == {
+        "gamma": 4.0, "confidence_head_alpha": 1.0, "dpace_alpha": 0.5,
+    }  # fmt: skip
+    options = adapter.training_options(
+        Path("target"), Draft(), (1, 2), choose_vocabulary(answer_counts([]), None, 8), 3
+    )
+    read = _options_read(DSparkDraftModel)
+    assert read - {"draft_attn_impl"} <= options.keys()
+
+
+def _options_read(model: Any) -> set[str]:
+    """Names that `from_training_args` looks up in its keyword arguments."""
+    import re
+
+    text = inspect.getsource(model.from_training_args) + inspect.getsource(model._build_base_config_kwargs)
+    return set(re.findall(r"""kwargs(?:\.get\(|\[)\s*["'](\w+)["']""", text))
