@@ -6,6 +6,7 @@ Only this package imports mooncake. Every negative return code becomes a `StoreE
 from __future__ import annotations
 
 import ctypes
+import socket
 import threading
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ from tasks.stream.codes import LEASE_EXPIRED, OBJECT_MISSING, STORE_FULL, cause_
 
 ERROR_SUFFIX = ":error"
 """A writer that cannot store a sample stores a small JSON object under the key plus this."""
+_CONNECT_TIMEOUT_S = 5.0
 _LEASE_TRIES = 3
 _GRANULE_BYTES = 1 << 20
 
@@ -41,6 +43,23 @@ def check(operation: str, key: str, code: int) -> int:
         -900: "see the log of the store's master; is it alive, and store.host right?",
     }.get(code, "see the log of the store's master")
     raise kind(f"{operation} of '{key}' answered {code}: {cause_of(code)}", where="store", hint=hint)
+
+
+def _require_listening(master: str) -> None:
+    """Say at once what Mooncake's client would say after a minute and a half.
+
+    Raises:
+        StoreError: Nothing accepts connections there.
+    """
+    host, _, port = master.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"the store's master at '{master}' cannot be reached: {error}",
+            where="store",
+            hint="is mooncake_master running there, and store.host reachable from this node?",
+        ) from None
 
 
 class StoreClient:
@@ -70,6 +89,7 @@ class StoreClient:
     ):
         from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
+        _require_listening(master)
         self.raw: Any = MooncakeDistributedStore()
         self._threads = threading.local()
         code = self.raw.setup(
