@@ -68,12 +68,13 @@ def check_card(text: str, inputs: CardInputs) -> None:
         PublishError: The metadata is not there, or says something else than the results.
     """
     try:
-        data = ModelCard(text).data
+        data = ModelCard(text).data.to_dict()
     except (ValueError, yaml.YAMLError) as error:
         raise PublishError(f"the card's metadata is not valid: {error}", where="README.md") from error
-    results = data.eval_results or []
+    index = data.get("model-index") or [{"results": []}]
+    results = index[0]["results"]
     measured = [d for d, tau in inputs.evaluation.replay.domains.items() if tau.value is not None]
-    if data.base_model != target_name(inputs.profile) or len(results) != len(measured):
+    if data.get("base_model") != target_name(inputs.profile) or len(results) != len(measured):
         raise PublishError("the card's metadata does not repeat target and results", where="README.md")
 
 

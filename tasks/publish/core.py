@@ -15,7 +15,16 @@ from tasks.publish.models import Publication
 from tasks.publish.package import Package
 from tasks.publish.serving import serve_command
 from tasks.publish.verify import verify_folder
-from tasks.publish.versions import add_version, draft_root, find_incumbent, promote, published_by
+from tasks.publish.versions import (
+    CHAMPION,
+    PREVIOUS,
+    add_version,
+    draft_root,
+    find_incumbent,
+    promote,
+    published_by,
+    read_pointer,
+)
 from tasks.run_folder import RunFolder
 from tasks.serve.models import TargetIdentity
 from tasks.stage import sha256_file
@@ -54,8 +63,11 @@ def publish(
     Raises:
         PublishError: The draft is damaged, or a published file would tell a path or a secret.
     """
-    decision = decide(rules_of(profile), evaluation, draft, captures)
     place = draft_root(profile, run.path.parent)
+    weights = sha256_file(draft_dir / "model.safetensors")
+    own = published_by(place, run.run_id, weights)
+    champion = champion_before(place, own)
+    decision = decide(rules_of(profile), evaluation, draft, captures, champion)
     package = Package(
         profile=profile,
         run_id=run.run_id,
@@ -71,8 +83,7 @@ def publish(
         private_folders=(run.path, run.path.parent, place, draft_dir, target_dir, folder),
     )
     if decision.promote:
-        weights = sha256_file(draft_dir / "model.safetensors")
-        revision = published_by(place, run.run_id, weights) or add_version(place, package.build)
+        revision = own or add_version(place, package.build)
         location = place / revision
         verify_folder(location)
         promote(place, revision)
@@ -87,6 +98,12 @@ def publish(
         serve_command=serve_command(location, target_dir, sys.executable),
         files={**manifest["files"], MANIFEST: sha256_file(location / MANIFEST)},
     )
+
+
+def champion_before(place: Path, own: str | None) -> str | None:
+    """The champion to beat; where this run's version `own` already became it, the one before."""
+    champion = read_pointer(place, CHAMPION)
+    return read_pointer(place, PREVIOUS) if champion is not None and champion == own else champion
 
 
 def hold(folder: Path, package: Package) -> Path:

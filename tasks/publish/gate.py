@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
 from profiles.schema import DOMAINS, Profile
-from tasks.evaluate.models import EvaluationReport, Measurement, PromptCount
+from tasks.evaluate.models import EvaluationReport
 from tasks.publish.models import Decision
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
@@ -20,8 +19,6 @@ class Rules:
     max_live_gap: float
     max_failed: float
     confidence: float
-    bootstrap_samples: int
-    seed: int
 
 
 def rules_of(profile: Profile) -> Rules:
@@ -31,23 +28,30 @@ def rules_of(profile: Profile) -> Rules:
         max_live_gap=evaluate.max_live_gap,
         max_failed=evaluate.live.max_failed,
         confidence=evaluate.confidence,
-        bootstrap_samples=evaluate.bootstrap_samples,
-        seed=evaluate.seed,
     )
 
 
 def decide(
-    rules: Rules, evaluation: EvaluationReport, draft: DraftCheckpoint, captures: CaptureManifest
+    rules: Rules,
+    evaluation: EvaluationReport,
+    draft: DraftCheckpoint,
+    captures: CaptureManifest,
+    champion: str | None,
 ) -> Decision:
-    """Decide from the evaluation; promotion needs that nothing speaks against it and that it is better."""
+    """Decide from the evaluation; promotion needs that nothing speaks against it and that it is better.
+
+    Args:
+        champion: Version that is served now; None before the first publication.
+    """
     against = [
         *training_faults(draft, captures),
         *measurement_faults(rules, evaluation),
         *losslessness_faults(rules, evaluation),
     ]
-    better, comparison = compare(rules, evaluation)
+    better, comparison = compare(rules, evaluation, champion)
     macro = evaluation.replay.macro
-    incumbent = evaluation.incumbent_replay.macro.value if evaluation.incumbent_replay else 1.0
+    old = evaluation.incumbent_replay
+    incumbent = 1.0 if champion is None else old.macro.value if old else None
     return Decision(
         promote=better and not against,
         reasons=(*against, comparison),
@@ -80,6 +84,12 @@ def measurement_faults(rules: Rules, evaluation: EvaluationReport) -> list[str]:
             faults.append(f"{name}: no drafts were observed, so nothing was measured")
         elif silent:
             faults.append(f"{name}: no drafts were observed in {', '.join(silent)}")
+    if not evaluation.live_valid:
+        faults.append(
+            "the live measurement cannot be used: " + ("; ".join(evaluation.notes) or "no reason given")
+        )
+    if not evaluation.arms:
+        faults.append("no server was measured")
     for arm in evaluation.arms:
         if arm.requests == 0:
             faults.append(f"{arm.name}: no request was made")
@@ -96,6 +106,8 @@ def losslessness_faults(rules: Rules, evaluation: EvaluationReport) -> list[str]
         faults.append(
             f"with the draft, {len(wrong)} of {len(evaluation.comparisons)} answers differ from the target's own"
         )
+    if not evaluation.comparisons:
+        faults.append("no answer was compared with the target's own, so losslessness was not shown")
     live, replay = evaluation.live.pooled.value, evaluation.common_replay_pooled
     if evaluation.live_gap is None:
         faults.append("live and replay have no prompts in common, so neither confirms the other")
@@ -107,73 +119,26 @@ def losslessness_faults(rules: Rules, evaluation: EvaluationReport) -> list[str]
     return faults
 
 
-def compare(rules: Rules, evaluation: EvaluationReport) -> tuple[bool, str]:
+def compare(rules: Rules, evaluation: EvaluationReport, champion: str | None) -> tuple[bool, str]:
     """Is the candidate better by more than the margin, by the lower bound? With the sentence that says so."""
-    macro, old = evaluation.replay.macro, evaluation.incumbent_replay
+    macro, level = evaluation.replay.macro, f"{rules.confidence:.0%}"
     if macro.value is None or macro.low is None:
         return False, "the candidate's acceptance length is unknown"
-    level = f"{rules.confidence:.0%}"
-    if evaluation.incumbent is None:
+    if champion is None:
         better = macro.low > 1.0 + rules.margin
         return better, (
             f"first draft: macro acceptance length {macro.value:.3f}, lower {level} bound {macro.low:.3f}, "
             f"{'above' if better else 'not above'} {1.0 + rules.margin:.3f}"
         )
-    if old is None or old.macro.value is None:
-        return False, f"the incumbent {evaluation.incumbent} was not measured on the same prompts"
-    low, how = difference_low(rules, evaluation.replay, old)
-    better = low > rules.margin
+    gain, old = evaluation.incumbent_gain, evaluation.incumbent_replay
+    if evaluation.incumbent != champion or gain is None or gain.low is None or old is None:
+        return False, f"the champion {champion} was not measured on the same prompts, so nothing shows a gain"
+    better = gain.low > rules.margin
     return better, (
-        f"macro acceptance length {macro.value:.3f} against {old.macro.value:.3f} of {evaluation.incumbent}: "
-        f"difference {macro.value - old.macro.value:+.3f}, lower {level} bound {low:+.3f} ({how}), "
+        f"macro acceptance length {macro.value:.3f} against {_tau(old.macro.value)} of {champion}: "
+        f"difference {gain.value:+.3f}, paired by prompt, lower {level} bound {gain.low:+.3f}, "
         f"{'above' if better else 'not above'} {rules.margin:.3f}"
     )
-
-
-def difference_low(rules: Rules, new: Measurement, old: Measurement) -> tuple[float, str]:
-    """Lower bound of candidate minus incumbent in macro acceptance length, and how it was found.
-
-    Paired over prompts where both measured the same ones; else from the two intervals, which is wider.
-    """
-    pairs = paired_domains(new.per_prompt, old.per_prompt)
-    if pairs and set(pairs) == set(new.domains) == set(old.domains):
-        common = sum(len(rows) for rows in pairs.values())
-        return paired_low(pairs, rules), f"paired over {common} prompts"
-    high = old.macro.high if old.macro.high is not None else old.macro.value
-    return (new.macro.low or 0.0) - (high or 0.0), "unpaired"
-
-
-Pair = tuple[PromptCount, PromptCount]
-
-
-def paired_domains(new: dict[str, PromptCount], old: dict[str, PromptCount]) -> dict[str, list[Pair]]:
-    """Domain -> (candidate, incumbent) counts of each prompt that both measured; {} if a domain differs."""
-    pairs: dict[str, list[Pair]] = {}
-    for prompt_id in sorted(new.keys() & old.keys()):
-        mine, theirs = new[prompt_id], old[prompt_id]
-        if mine.domain != theirs.domain:
-            return {}
-        pairs.setdefault(mine.domain, []).append((mine, theirs))
-    return pairs
-
-
-def paired_low(pairs: dict[str, list[Pair]], rules: Rules) -> float:
-    """Bootstrap bound: prompts are drawn within each domain, both drafts with the same prompts."""
-    chance = random.Random(rules.seed)
-    draws = []
-    for _ in range(rules.bootstrap_samples):
-        per_domain = []
-        for rows in pairs.values():
-            drawn = chance.choices(rows, k=len(rows))
-            per_domain.append(_pooled([a for a, _ in drawn]) - _pooled([b for _, b in drawn]))
-        draws.append(sum(per_domain) / len(per_domain))
-    draws.sort()
-    return draws[int((1 - rules.confidence) / 2 * len(draws))]
-
-
-def _pooled(counts: list[PromptCount]) -> float:
-    rounds = sum(count.rounds for count in counts)
-    return 1.0 + sum(count.accepted for count in counts) / rounds if rounds else 1.0
 
 
 def _tau(value: float | None) -> str:

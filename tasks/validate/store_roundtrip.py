@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import sys
 import time
 from pathlib import Path
@@ -14,11 +13,10 @@ from profiles.schema import Profile
 from tasks.errors import RetrainError
 from tasks.plan.sizes import sample_sizes
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
-from tasks.processes.ports import free_port
 from tasks.processes.service import running
 from tasks.run_folder import RunFolder
+from tasks.serve.store_master import start_master
 from tasks.serve.target_config import TargetConfig
-from tasks.validate.collectors import find_program
 from tasks.validate.facts import StoreFacts
 
 TIMEOUT_S = 25.0
@@ -49,7 +47,9 @@ def round_trip(
             ran=True, cause=str(stopped), sizes_bytes=(sizes.typical_bytes, sizes.largest_bytes)
         )
     except RetrainError as error:
-        return StoreFacts(ran=True, cause=error.what, sizes_bytes=(sizes.typical_bytes, sizes.largest_bytes))
+        tail = " | ".join(error.log_tail[-3:])
+        cause = f"{error.what}: {tail}" if tail else error.what
+        return StoreFacts(ran=True, cause=cause, sizes_bytes=(sizes.typical_bytes, sizes.largest_bytes))
     finally:
         shutil.rmtree(exchange, ignore_errors=True)
     total = sizes.typical_bytes + sizes.largest_bytes
@@ -61,46 +61,24 @@ def round_trip(
     )
 
 
-def master_spec(profile: Profile, port: int, admin_port: int, program: str) -> ProcessSpec:
-    """The master, bound to the profile's address: its defaults would listen everywhere."""
-    host = profile.store.host
-    return ProcessSpec(
-        name="store-check-master",
-        stage="validate",
-        role="train",
-        argv=(
-            program,
-            f"-rpc_address={host}",
-            f"-rpc_port={port}",
-            f"-metrics_host={host}",
-            f"-metrics_port={admin_port}",
-        ),
-        ports=(port, admin_port),
-    )
-
-
 def _run_ends(
     profile: Profile, sizes: tuple[int, int], run: RunFolder, exchange: Path, launcher: Launcher
 ) -> list[float]:
-    program = find_program("mooncake_master")
-    if program is None:
-        raise _Stopped("mooncake_master is not installed")
-    host = profile.store.host
-    port, admin_port = free_port(host), free_port(host)
     deadline = time.monotonic() + TIMEOUT_S
-    master = master_spec(profile, port, admin_port, program)
-    with running(launcher, master, run) as handle:
-        _wait_listening(handle, host, port, deadline)
-        produce = _end(profile, "produce", sizes, f"{host}:{port}", exchange)
+    master, address = start_master(profile, run, launcher, name="store-check-master")
+    try:
+        produce = _end(profile, "produce", sizes, address, exchange)
         with running(launcher, produce, run) as producer:
-            _wait_file(producer, exchange / "ready.json", exchange / "produce.result.json", deadline)
-            consume = _end(profile, "consume", sizes, f"{host}:{port}", exchange)
+            produced, consumed = exchange / "produce.result.json", exchange / "consume.result.json"
+            _wait_file(producer, exchange / "ready.json", produced, deadline)
+            consume = _end(profile, "consume", sizes, address, exchange)
             with running(launcher, consume, run) as consumer:
-                result_file = exchange / "consume.result.json"
-                _wait_file(consumer, result_file, result_file, deadline)
-            result = _read(result_file)
+                _wait_file(consumer, consumed, consumed, deadline)
+            result = _read(consumed)
             (exchange / "done.json").write_text("{}", encoding="utf-8")
-            _wait_file(producer, exchange / "produce.result.json", exchange / "produce.result.json", deadline)
+            _wait_file(producer, produced, produced, deadline)
+    finally:
+        master.stop()
     if result["cause"]:
         raise _Stopped(result["cause"])
     return list(result["get_ms"])
@@ -134,16 +112,6 @@ def _end(profile: Profile, role: str, sizes: tuple[int, int], master: str, excha
         argv=(sys.executable, "-m", "tasks.stream.roundtrip", str(path)),
         env={"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
     )
-
-
-def _wait_listening(handle: Handle, host: str, port: int, deadline: float) -> None:
-    while True:
-        try:
-            with socket.create_connection((host, port), timeout=1.0):
-                return
-        except OSError:
-            _still_possible(handle, deadline, "the master does not listen")
-            time.sleep(_POLL_S)
 
 
 def _wait_file(handle: Handle, wanted: Path, result_file: Path, deadline: float) -> None:

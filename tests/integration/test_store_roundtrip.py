@@ -13,6 +13,7 @@ import pytest
 from profiles.schema import Profile
 from tasks.processes.launcher import launcher_for
 from tasks.run_folder import RunFolder, create_run
+from tasks.serve import command
 from tasks.validate import store_roundtrip
 from tasks.validate.store_roundtrip import round_trip
 
@@ -55,15 +56,9 @@ def test_a_master_that_dies_is_told_with_its_last_lines(
     program = tmp_path / "mooncake_master"
     program.write_text("#!/bin/sh\necho cannot bind >&2\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setattr(store_roundtrip, "find_program", lambda name: str(program))
+    monkeypatch.setattr(command, "_master_program", lambda: str(program))
     facts = round_trip(profile, TARGET, run, run.path / "01-validate", launcher_for(profile))
     assert facts.ran and "status 3" in facts.cause and "cannot bind" in facts.cause
-
-
-def test_no_program(profile: Profile, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_roundtrip, "find_program", lambda name: None)
-    facts = round_trip(profile, TARGET, run, run.path / "01-validate", launcher_for(profile))
-    assert facts.cause == "mooncake_master is not installed"
 
 
 def test_damaged_bytes_are_noticed(profile: Profile, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
