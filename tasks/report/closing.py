@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +11,22 @@ from tasks.report.page import REPORT
 from tasks.report.record import RunRecord, read_run
 from tasks.run_folder import RunFolder
 
+LOCAL_PAGE = "http://127.0.0.1:4200"
 LABEL_WIDTH = 10
 TEXT_WIDTH = 100
+HARD = "\N{NO-BREAK SPACE}"
 _COLOUR = {"completed": "32", "held": "33", "failed": "31", "cancelled": "36"}
 
 
-def closing_lines(summary: Mapping[str, Any], run: RunFolder, colour: bool = False) -> list[str]:
+def closing_lines(
+    summary: Mapping[str, Any], run: RunFolder, colour: bool = False, prefect_page: str = ""
+) -> list[str]:
     """Plain lines for the end of a run.
 
     Args:
         summary: Content of `summary.json`.
         colour: Colour the first word with ANSI codes; leave off where output is not a terminal.
+        prefect_page: Address of the Prefect server that the user runs; empty where the run had its own.
     """
     record = read_run(run)
     rows: list[tuple[str, str]] = []
@@ -32,7 +36,7 @@ def closing_lines(summary: Mapping[str, Any], run: RunFolder, colour: bool = Fal
     rows += _draft(summary)
     if summary["status"] in ("failed", "cancelled"):
         rows.append(("resume", f"retrain-dspark resume {run.run_id}"))
-    rows += _places(summary, run)
+    rows += _places(summary, run, prefect_page)
     lines = [_first(record, summary, colour)]
     for label, text in rows:
         lines += _aligned(label, text)
@@ -63,7 +67,10 @@ def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, 
     evaluation = record.evaluation
     rows: list[tuple[str, str]] = []
     if evaluation is not None:
-        domains = ", ".join(f"{name} {wording.tau(t.value)}" for name, t in evaluation.replay.domains.items())
+        # Hard spaces keep each name and its figure on one line.
+        domains = ", ".join(
+            f"{name}{HARD}{wording.tau(t.value)}" for name, t in evaluation.replay.domains.items()
+        )
         macro = evaluation.replay.macro
         text = (
             f"{wording.tau(macro.value)} {wording.interval(macro.low, macro.high)} tokens per round, replayed"
@@ -95,7 +102,7 @@ def _draft(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _places(summary: Mapping[str, Any], run: RunFolder) -> list[tuple[str, str]]:
+def _places(summary: Mapping[str, Any], run: RunFolder, prefect_page: str) -> list[tuple[str, str]]:
     rows = []
     report = run.path / REPORT
     if report.is_file():
@@ -105,17 +112,11 @@ def _places(summary: Mapping[str, Any], run: RunFolder) -> list[tuple[str, str]]
         rows.append(
             ("MLflow", uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}")
         )
-    if summary["prefect"]["flow_run_id"]:
-        rows.append(("Prefect", _prefect(summary["prefect"]["flow_run_id"])))
+    flow_run = summary["prefect"]["flow_run_id"]
+    if flow_run:
+        start = "" if prefect_page else "retrain-dspark ui, then "
+        rows.append(("Prefect", f"{start}{prefect_page.rstrip('/') or LOCAL_PAGE}/runs/flow-run/{flow_run}"))
     return rows
-
-
-def _prefect(flow_run_id: str) -> str:
-    """Where the flow run can be seen: the server in use, or the command that shows the local database."""
-    api = os.environ.get("PREFECT_API_URL", "")
-    if api:
-        return f"{api.rstrip('/').removesuffix('/api')}/runs/flow-run/{flow_run_id}"
-    return f"prefect server start, then /runs/flow-run/{flow_run_id} at the address it prints"
 
 
 def _aligned(label: str, text: str) -> list[str]:
@@ -128,4 +129,6 @@ def _aligned(label: str, text: str) -> list[str]:
             joined = word
         current = joined
     lines.append(current)
-    return [f"{label if i == 0 else '':<{LABEL_WIDTH}}{line}" for i, line in enumerate(lines)]
+    return [
+        f"{label if i == 0 else '':<{LABEL_WIDTH}}{line.replace(HARD, ' ')}" for i, line in enumerate(lines)
+    ]

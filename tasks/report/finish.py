@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from tasks.errors import HardwareError
 from tasks.report.record import record_error
 from tasks.report.summary import build_summary, write_summary
 from tasks.run_folder import RunFolder
@@ -49,6 +50,8 @@ def finish_report(
     run.remember(stage_reasons={row.name: row.reason for row in rows if row.reason}, error=None)
     if error is not None:
         stage = next((row.name for row in rows if row.status == "failed"), None)
+        if stage is None and isinstance(error, HardwareError):
+            stage = "validate"  # its report is stored and complete; what it found ends the run
         record_error(run, stage, error)
     summary = build_summary(
         run,

@@ -20,7 +20,8 @@ def limits(record: RunRecord) -> list[str]:
         )
         lines.append(
             f"Replay walked at least {fewest} prompts in each domain, live asked at least {live}. "
-            "The intervals cover the choice of prompts, not another training seed, and not the prompts of your users."
+            "The intervals cover the choice of prompts, not another training seed "
+            "and not the prompts of your users."
         )
         if any(not arm.speed_is_meaningful for arm in evaluation.arms):
             lines.append(
@@ -29,13 +30,12 @@ def limits(record: RunRecord) -> list[str]:
             )
         lines += evaluation.notes
     if draft is not None:
-        lines.append(
-            f"One training run with one seed, on {draft.epochs} passes over the captures of this run."
-        )
+        lines.append(f"One training run with one seed, on {draft.epochs} passes over the captures.")
         if record.target and draft.draft_vocab_size < record.target.vocab_size:
             lines.append(
                 f"The draft can propose {draft.draft_vocab_size:,} of the target's "
-                f"{record.target.vocab_size:,} tokens. Text made of other tokens, such as another language, is accepted less."
+                f"{record.target.vocab_size:,} tokens. "
+                "Text made of other tokens, such as another language, is accepted less."
             )
     if profile is not None and record.captures is not None:
         lines.append(

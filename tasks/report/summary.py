@@ -213,6 +213,8 @@ def _stage_rows(
         if not isinstance(row, StageRow):
             row = StageRow.model_validate({key: row.get(key) for key in StageRow.model_fields})
         rows[row.name] = row
+    if "validate" in rows and record.validation is not None and record.validation.worst == "fail":
+        rows["validate"] = rows["validate"].model_copy(update={"status": "failed"})
     return tuple(rows.get(name) or _row_from_folder(record, name, given is not None) for name in STAGE_NAMES)
 
 
@@ -220,9 +222,11 @@ def _row_from_folder(record: RunRecord, name: str, skipped: bool) -> StageRow:
     if skipped:
         return StageRow(name=name, status="skipped")
     if name in record.seconds:
-        return StageRow(name=name, status="completed", seconds=record.seconds[name])
-    failed = (record.error or {}).get("stage") == name or _was_started(record.run, name)
-    return StageRow(name=name, status="failed" if failed else "skipped")
+        failed = name == "validate" and record.validation is not None and record.validation.worst == "fail"
+        status: StageStatus = "failed" if failed else "completed"
+        return StageRow(name=name, status=status, seconds=record.seconds[name])
+    stopped_here = (record.error or {}).get("stage") == name or _was_started(record.run, name)
+    return StageRow(name=name, status="failed" if stopped_here else "skipped")
 
 
 def _was_started(run: RunFolder, name: str) -> bool:

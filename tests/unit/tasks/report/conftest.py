@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from profiles.schema import DOMAINS, Profile
-from tasks.errors import JobError
+from tasks.errors import JobError, RetrainError, UnmetRequirement
 from tasks.evaluate.models import (
     ArmReport,
     EvaluationReport,
@@ -225,9 +225,11 @@ def build_run(
         "publish": publication(promote, root / "published/smollm2-135m-dspark/v0001"),
     }  # fmt: skip
     for name, result in results.items():
-        if name == stopped_at:
+        if name == stopped_at != "validate":
             break
         store(run, name, result)
+        if name == stopped_at:
+            break
     if stopped_at in (None, "train", "evaluate", "publish"):
         folder = run.path / "04-train"
         folder.mkdir(exist_ok=True)
@@ -236,11 +238,15 @@ def build_run(
             "\n".join(lines[:200] if stopped_at == "train" else lines) + "\n"
         )
     if status == "failed":
-        error = JobError(
+        error: RetrainError = JobError(
             "the trainer ended with code 1 after step 193 of 520", where="process trainer, logs/trainer.log",
             hint="lower train.batch_tokens (now 1024), then: retrain-dspark resume " + run.run_id,
             log_tail=["step 192  loss 0.871", "step 193  loss 0.868", "MemoryError: cannot allocate 2.1 GiB"],
         )  # fmt: skip
+        if stopped_at == "validate":
+            error = UnmetRequirement(
+                "1.2 GiB are free, 4 GiB are needed", where="disk", hint="retrain-dspark clean"
+            )
         record_error(run, stopped_at, error)
     if summarise:
         write_summary(

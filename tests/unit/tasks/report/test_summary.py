@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_damaged_files_never_raise(make_run: MakeRun) -> None:
 
 def test_reused_stages_do_not_count_as_time_of_this_run(make_run: MakeRun) -> None:
     run = make_run(summarise=False)
-    rows = [
+    rows: list[Mapping[str, Any] | StageRow] = [
         StageRow(name="stream", status="reused", seconds=100.0),
         {"name": "train", "status": "completed", "seconds": 5},
     ]

@@ -1,0 +1,47 @@
+"""What Prefect and MLflow show of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tasks.report.artifacts import StageArtifact, stage_artifacts
+from tasks.report.record import STAGE_NAMES, read_run
+from tasks.run_folder import RunFolder
+
+MakeRun = Callable[..., RunFolder]
+FIELDS = dict(
+    zip(STAGE_NAMES, ("validation", "target", "captures", "draft", "evaluation", "publication"), strict=True)
+)
+
+
+def artifacts(run: RunFolder) -> dict[str, list[StageArtifact]]:
+    record = read_run(run)
+    return {name: stage_artifacts(name, getattr(record, FIELDS[name]), run) for name in STAGE_NAMES}
+
+
+def test_every_stage_has_one_artifact_of_a_kind_at_most(make_run: MakeRun) -> None:
+    found = artifacts(make_run())
+    for name, items in found.items():
+        kinds = [item.kind for item in items]
+        assert kinds and len(set(kinds)) == len(kinds), name
+        assert all(item.description for item in items)
+    assert [item.kind for item in found["evaluate"]] == ["table", "image"]
+    assert [item.kind for item in found["train"]] == ["markdown", "image"]
+
+
+def test_contents(make_run: MakeRun) -> None:
+    found = artifacts(make_run())
+    checks = found["validate"][0].content
+    assert isinstance(checks, list) and checks[0]["status"] == "warn"
+    assert {"what": "Lost samples", "value": "0"} in found["stream"][0].content
+    assert found["evaluate"][0].description == "Macro tau 1.71 [1.67, 1.76], identical"
+    image = found["evaluate"][1].content
+    assert isinstance(image, bytes) and image.startswith(b"\x89PNG") and len(image) <= 200_000
+    text = found["publish"][0].content
+    assert isinstance(text, str) and text.startswith("## Promoted v0001") and "serve.sh" in text
+
+
+def test_a_draft_without_curves_still_has_its_text(make_run: MakeRun) -> None:
+    run = make_run()
+    (run.path / "04-train/metrics.jsonl").unlink()
+    assert [item.kind for item in artifacts(run)["train"]] == ["markdown"]

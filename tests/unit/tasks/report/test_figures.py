@@ -1,0 +1,79 @@
+"""Figures: small PNG files, SVG that follows the page, nothing drawn from nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tasks.evaluate.models import EvaluationReport, Measurement, TauEstimate
+from tasks.report import figures
+from tasks.report.page import drawings
+from tasks.report.record import read_run
+from tasks.run_folder import RunFolder
+
+MakeRun = Callable[..., RunFolder]
+
+
+@pytest.mark.parametrize("name", ["tau", "position", "eal", "loss"])
+def test_png_is_small_and_svg_uses_the_pages_colours(make_run: MakeRun, name: str) -> None:
+    drawing = drawings(read_run(make_run(incumbent=True)))[name]
+    assert drawing is not None
+    png, svg = drawing.png(), drawing.svg()
+    assert png.startswith(b"\x89PNG") and len(png) <= figures.MAX_PNG_BYTES
+    assert "var(--replay)" in svg and "#0a0b" not in svg
+    assert "http" not in svg and "<style" not in svg and "font-family" not in svg
+    root = ET.fromstring(svg.replace("xlink:href", "href"))
+    assert root.get("aria-label") == drawing.title
+    texts = [element.text for element in root.iter("text")]
+    assert texts, "text stays text, so that it can be read aloud and searched"
+
+
+def test_axes_carry_units(make_run: MakeRun) -> None:
+    drawn = drawings(read_run(make_run()))
+    labels = {
+        "tau": "tokens per verification round (1.0 = no draft)",
+        "position": "accepted, % of rounds",
+        "eal": "tokens per round",
+        "loss": "optimizer step",
+    }
+    for name, label in labels.items():
+        drawing = drawn[name]
+        assert drawing is not None and label in drawing.svg()
+
+
+def test_exported_step_is_marked(make_run: MakeRun) -> None:
+    drawing = drawings(read_run(make_run()))["eal"]
+    assert drawing is not None and "exported: step 468" in drawing.svg()
+
+
+def test_nothing_measured_draws_nothing(make_run: MakeRun) -> None:
+    evaluation = read_run(make_run()).evaluation
+    assert evaluation is not None
+    nothing = TauEstimate(value=None, prompts=0, rounds=0, accepted=0)
+    empty = Measurement(domains={"qa": nothing}, macro=nothing, pooled=nothing)
+    report: EvaluationReport = evaluation.model_copy(update={"replay": empty, "live": empty})
+    assert figures.tau_per_domain(report) is None
+    assert figures.acceptance_per_position(report) is None
+    assert (
+        figures.training_curve([{"split": "train", "step": 1, "loss": "x"}], "loss", "loss", "Loss") is None
+    )
+    nan = [{"split": "held_out", "step": 1, "eal": float("nan")}]
+    assert figures.training_curve(nan, "eal", "tokens", "EAL") is None
+
+
+def test_live_may_miss_domains(make_run: MakeRun) -> None:
+    evaluation = read_run(make_run()).evaluation
+    assert evaluation is not None
+    live = evaluation.live.model_copy(update={"domains": {}})
+    drawing = figures.tau_per_domain(evaluation.model_copy(update={"live": live}))
+    assert drawing is not None and "writing" in drawing.svg()
+
+
+def test_matplotlib_is_loaded_only_to_draw() -> None:
+    code = "import sys, tasks.report.page, tasks.report.artifacts; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

