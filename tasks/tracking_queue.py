@@ -62,7 +62,7 @@ class Tracker:
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
 
     def open(self, params: Mapping[str, Any], profile_file: Path) -> None:
-        """Open (or reopen) the parent run, send what an earlier attempt could not, probe the artifact store."""
+        """Open or reopen the parent run, send what an earlier attempt could not, probe the artifact store."""
         for operation in _take_spool(self.run):
             self._put(operation)
         key = self.run.run_id

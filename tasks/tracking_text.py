@@ -26,7 +26,7 @@ def clean_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     if len(text) <= MAX_PARAM_CHARS:
         return text
-    return f"{text[: MAX_PARAM_CHARS - 30]}... sha256:{_short_hash(text)} ({len(text)} chars)"
+    return f"{text[: MAX_PARAM_CHARS - 40]}... sha256:{_short_hash(text)} ({len(text)} chars)"
 
 
 def clean_params(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -20,7 +20,9 @@ def prepare_environment() -> None:
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
     }
     if "PREFECT_API_URL" not in os.environ and "PREFECT_HOME" not in os.environ:
-        defaults["PREFECT_HOME"] = str(run_root() / ".prefect")
+        home = run_root() / ".prefect"
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        defaults["PREFECT_HOME"] = str(home)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 

@@ -26,10 +26,13 @@ def run_pipeline(**parameters: Any) -> int:
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
         with prefect_api() as url:
+            from prefect.settings import PREFECT_API_URL, temporary_settings
+
             from flows.retrain_dspark import retrain_dspark
 
             wait_until_ready(url)
-            return _run(retrain_dspark, parameters)
+            with temporary_settings({PREFECT_API_URL: url}):
+                return _run(retrain_dspark, parameters)
     finally:
         signal.signal(signal.SIGTERM, previous)
 

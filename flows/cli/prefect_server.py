@@ -18,12 +18,12 @@ from tasks.errors import ServiceError
 from tasks.processes.ports import free_port
 from tasks.run_folder import run_root
 
-READY_S = 90.0
+READY_S = 240.0
 
 
 @contextmanager
 def prefect_api() -> Iterator[str]:
-    """Address of Prefect's API; a temporary server ends on every way out, also when this process is killed."""
+    """Address of Prefect's API; a temporary server ends on every way out, also when we are killed."""
     known = os.environ.get("PREFECT_API_URL")
     if known:
         yield known
