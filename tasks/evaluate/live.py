@@ -212,6 +212,7 @@ async def _watched(client: ArmClient, requests: Sequence[Coroutine[Any, Any, Non
         await waiting
     finally:
         waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def _settled(client: ArmClient, before: Scrape, expected: int) -> Scrape:
