@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,17 +18,22 @@ from profiles.schema import Profile
 from tasks.errors import PortInUse
 from tasks.processes.guard import close_registry
 from tasks.processes.identity import is_running, process_table
-from tasks.processes.launcher import LocalLauncher
+from tasks.processes.launcher import LocalLauncher, ProcessSpec
+from tasks.processes.ports import free_port
+from tasks.processes.service import running
 from tasks.report.progress import SilentProgress
 from tasks.run_folder import RunFolder, create_run
 from tasks.serve.models import TargetEndpoint, TargetIdentity
 from tasks.serve.target import TargetServer, target_identity
 from tasks.serve.target_folder import check_target, resolve_target
+from tasks.serve.vllm_http import Server
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; run: make setup"),
 ]
+
+FAKE = Path(__file__).parents[1] / "fakes" / "vllm_server.py"
 
 Opened = tuple[TargetServer, TargetIdentity, TargetEndpoint, RunFolder]
 
@@ -73,6 +80,65 @@ def test_hidden_states_come_with_the_answer(opened: Opened) -> None:
     assert transfer["handle"]
     shape = [5 + 6 - 1, len(identity.layer_ids), identity.hidden_size]
     assert str(shape) in json.dumps(transfer)
+
+
+def shape_of(value: object) -> object:
+    """Names and types of an answer, without its values."""
+    if isinstance(value, dict):
+        return {name: shape_of(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [shape_of(value[0])] if value else []
+    return type(value).__name__
+
+
+def contains(real: object, fake: object) -> bool:
+    """Whether everything that the fake's answer has is in the real one, with the same type."""
+    if isinstance(fake, dict) and isinstance(real, dict):
+        return all(name in real and contains(real[name], inner) for name, inner in fake.items())
+    if isinstance(fake, list) and isinstance(real, list):
+        return not fake or (bool(real) and contains(real[0], fake[0]))
+    return real == fake
+
+
+def conversation(endpoint: TargetEndpoint) -> dict[str, object]:
+    """The same questions to any server that speaks vLLM's HTTP."""
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    body = {"model": endpoint.served_name, "prompt": [504, 3575], "max_tokens": 2, "return_token_ids": True}
+    body |= {"kv_transfer_params": {"include_output_tokens": True}, "ignore_eos": True}
+    with httpx.Client(base_url=endpoint.url, timeout=120, trust_env=False) as client:
+        metrics = client.get("/metrics").text
+        names = (
+            "num_requests_running",
+            "num_requests_waiting",
+            "prompt_tokens_total",
+            "generation_tokens_total",
+        )
+        return {
+            "open": [client.get(path).status_code for path in ("/health", "/metrics")],
+            "without key": [client.get("/v1/models").status_code, client.get("/version").status_code],
+            "metrics": [f"\nvllm:{name}{{" in metrics for name in names],
+            "models": shape_of(client.get("/v1/models", headers=headers).json()),
+            "answer": shape_of(client.post("/v1/completions", headers=headers, json=body).json()),
+            "unknown model": client.post(
+                "/v1/completions", headers=headers, json={**body, "model": "no-such"}
+            ).status_code,
+        }
+
+
+def test_the_fake_of_the_unit_tests_conforms(opened: Opened) -> None:
+    _, _, endpoint, run = opened
+    port = free_port()
+    argv = (sys.executable, "-S", str(FAKE), "--port", str(port), "--served-model-name", endpoint.served_name)
+    spec = ProcessSpec("fake", "serve", "serve", argv, secret_env={"VLLM_API_KEY": "k"}, ports=(port,))
+    fake = TargetEndpoint(f"http://127.0.0.1:{port}", endpoint.served_name, "k")
+    with running(LocalLauncher(), spec, run):
+        deadline = time.monotonic() + 20
+        while not Server(fake.url, fake.served_name).is_healthy():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        said = conversation(fake)
+    real = conversation(endpoint)
+    assert contains(real, said), (real, said)
 
 
 def test_key_is_required(opened: Opened) -> None:
