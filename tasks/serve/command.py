@@ -128,7 +128,7 @@ def server_argv(
         "--enable-chunked-prefill",
         "--no-enable-prefix-caching",
         *(("--trust-remote-code",) if profile.target.trust_remote_code else ()),
-        *(cpu_arguments() if is_cpu(profile) else ()),
+        *(cpu_arguments(profile) if is_cpu(profile) else ()),
         *further,
     )  # fmt: skip
     refuse_repeated(profile.serve.extra_args, set_here)

@@ -22,8 +22,8 @@ def intel_openmp() -> Path | None:
     return path if path.is_file() else None
 
 
-def cpu_arguments() -> tuple[str, ...]:
-    """Arguments of every server on CPU: no compilation, which would cost more than it saves here."""
+def cpu_arguments(profile: Profile) -> tuple[str, ...]:
+    """Arguments of every server on CPU: no compilation, which costs more than it saves here."""
     return ("--enforce-eager",)
 
 
