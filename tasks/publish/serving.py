@@ -23,6 +23,7 @@ def serve_settings(profile: Profile, model_digest: str, architecture: str) -> di
         "target": {"name": target_name(profile), "architecture": architecture, "digest": model_digest},
         "arguments": serve_arguments(profile),
         "environment": serve_environment(profile),
+        "cpu": is_cpu(profile),
         "interpreter": profile.evaluate.live.triton_interpreter,
     }
 
@@ -50,7 +51,8 @@ def serve_environment(profile: Profile) -> dict[str, str]:
     """Environment under which the draft was measured; the profile's own additions are not repeated."""
     environment = {"VLLM_USE_V2_MODEL_RUNNER": "1"}
     if is_cpu(profile):
-        environment |= cpu_environment(profile)
+        known = cpu_environment(profile)
+        environment |= {name: value for name, value in known.items() if name.startswith("VLLM_")}
     if profile.evaluate.live.triton_interpreter:
         environment["TRITON_INTERPRET"] = "1"
     return environment
@@ -63,6 +65,8 @@ def serve_script(settings: dict[str, Any]) -> str:
     )
     if settings["interpreter"]:
         exports += f'\nexport PYTHONPATH="$HERE/{CPU_FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}"'
+    if settings["cpu"]:
+        exports += _CPU_EXPORTS
     arguments = " ".join(shlex.quote(word) for word in settings["arguments"])
     return _SCRIPT.format(target=settings["target"]["name"], exports=exports, arguments=arguments)
 
@@ -78,13 +82,19 @@ def serve_command(folder: Path, target_dir: Path, python: str) -> str:
     return f"PYTHON={shlex.quote(python)} {shlex.quote(str(folder / 'serve.sh'))} {shlex.quote(str(target_dir))} 8000"
 
 
+_CPU_EXPORTS = """
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(nproc)}"
+OPENMP="$("$PYTHON" -c 'import sys; print(sys.prefix)')/lib/libiomp5.so"
+if [ -f "$OPENMP" ]; then export LD_PRELOAD="$OPENMP${LD_PRELOAD:+:$LD_PRELOAD}"; fi"""
+"""What this machine's own values are replaced by: threads, and Intel's OpenMP beside the Python that serves."""
+
 _SCRIPT = """#!/usr/bin/env bash
 # Serves {target} with this draft:  ./serve.sh TARGET [PORT] [further vLLM arguments]
 # TARGET: folder or name of the target's weights. Also from the environment: TARGET, PORT, HOST, PYTHON (one that
 # has vLLM). Set VLLM_API_KEY to ask clients for a key.
 set -euo pipefail
 HERE="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
-if [ $# -gt 0 ]; then TARGET="$1"; shift; fi
+if [ $# -gt 0 ] && ! [[ "$1" =~ ^([0-9]+$|--) ]]; then TARGET="$1"; shift; fi
 if [ $# -gt 0 ] && [[ "$1" =~ ^[0-9]+$ ]]; then PORT="$1"; shift; fi
 if [ -z "${{TARGET:-}}" ]; then
     echo "serve.sh: which target? Give the folder of {target} as first argument or in TARGET." >&2

@@ -56,17 +56,6 @@ def validate(
     return _report(facts, results, _input_facts(prompts, target))
 
 
-def inspect(profile: Profile, run_folder: Path) -> ValidationReport:
-    """The checks that start nothing, for `doctor`; nothing is raised, nothing is written.
-
-    Args:
-        run_folder: An existing folder on the disk of the runs, private to the user.
-    """
-    facts = collect(profile, run_folder)
-    results = run_checks(facts, requirements_of(profile, own_requirements()))
-    return _report(facts, _without_round_trip(results, "a run does it before it serves the target"))
-
-
 def raise_if_failed(report: ValidationReport) -> None:
     """Turn failing checks into one error that lists each with its remedy.
 

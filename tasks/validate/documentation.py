@@ -6,8 +6,8 @@ from tasks.validate.checks import CHECKS
 
 _HEAD = """# What a machine must offer
 
-The *validate* stage runs these checks before anything is started; `retrain-dspark doctor -p PROFILE` runs all
-but the store's round trip. A fact that could not be observed never passes. Limits come from the profile's
+The *validate* stage runs these checks before anything is started; `retrain-dspark doctor -p PROFILE` runs
+them alone. A fact that could not be observed never passes. Limits come from the profile's
 `hardware` section; versions come from the project's own pins. A check that *fails* stops the run with its
 remedy; *skip* says why the check does not apply.
 

@@ -1,0 +1,211 @@
+"""Plan: sizes, processes, disk and minutes of a run, from the profile and the target's config alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from profiles.schema import DOMAINS, Profile
+from tasks.errors import RetrainError
+from tasks.plan.models import Plan, PlannedDisk, PlannedStage
+from tasks.plan.parameters import (
+    DraftParameters,
+    DraftShape,
+    checkpoint_bytes,
+    draft_parameters,
+    export_bytes,
+    training_bytes,
+)
+from tasks.plan.processes import memory_peak, planned_processes
+from tasks.plan.render import plan_text
+from tasks.plan.sizes import TYPICAL_PROMPT_TOKENS, SampleSizes, sample_sizes
+from tasks.prompts.load import load_prompts
+from tasks.serve.target_config import TargetConfig, read_target_config
+from tasks.serve.target_folder import converted_folder, resolve_target
+
+REPORT_BYTES = 40 * 10**6
+"""Report, logs, MLflow database and metrics of a run of the laptop's size."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Counts that the rest of a plan follows from."""
+
+    train_prompts: int
+    evaluate_prompts: int
+
+    @property
+    def samples(self) -> int:
+        return self.train_prompts + self.evaluate_prompts
+
+
+def build_plan(profile: Profile) -> Plan:
+    """What a run of this profile would do. Nothing is started and nothing is converted.
+
+    Raises:
+        UsageError: Prompts or target folder are unusable.
+    """
+    notes: list[str] = []
+    target = planned_target(profile, notes)
+    work = planned_work(profile)
+    sizes = sample_sizes(profile, target)
+    shape = draft_shape(profile, target)
+    counts = draft_parameters(shape)
+    trainable = round(work.train_prompts * (1 - profile.prompts.held_out))
+    steps = planned_steps(profile, trainable * sizes.typical_tokens)
+    train_bytes = training_bytes(
+        counts, profile.train.batch_tokens, profile.train.anchors, profile.train.draft.block_size, shape
+    )
+    processes = planned_processes(profile, target, train_bytes)
+    return Plan(
+        profile=profile.name,
+        target=target.architecture,
+        samples=work.samples,
+        token_bytes=sizes.token_bytes,
+        sample_bytes=sizes.typical_bytes,
+        largest_sample_bytes=sizes.largest_bytes,
+        log_bytes=work.samples * sizes.typical_bytes,
+        in_flight_samples=profile.stream.in_flight_bytes // sizes.typical_bytes,
+        draft_parameters=counts.total,
+        trained_parameters=counts.trained,
+        steps=steps,
+        processes=processes,
+        disk=planned_disk(profile, work, sizes, shape, counts),
+        ports=planned_ports(profile),
+        stages=planned_stages(profile, work, steps),
+        peak_memory_bytes=memory_peak(processes),
+        expected_minutes=profile.expected_minutes,
+        notes=tuple(notes + size_notes(profile, work, sizes)),
+    )
+
+
+def plan_lines(profile: Profile) -> list[str]:
+    """The plan as lines of text."""
+    return plan_text(build_plan(profile)).splitlines()
+
+
+def planned_target(profile: Profile, notes: list[str]) -> TargetConfig:
+    """The target's sizes; a target that is still inside its wheel is not converted for a plan."""
+    if profile.target.source.kind == "gguf_wheel":
+        folder = converted_folder(profile)
+        if folder.is_dir():
+            return read_target_config(folder)
+        raise RetrainError(
+            "the target has not been converted yet, so its sizes are not known",
+            where=str(folder),
+            hint="run `make set-up`, or start a run: the conversion takes about 20 s once",
+        )
+    return read_target_config(resolve_target(profile))
+
+
+def planned_work(profile: Profile) -> Work:
+    prompts = load_prompts(profile)
+    evaluate = sum(prompt.split == "evaluate" for prompt in prompts.prompts)
+    return Work(train_prompts=len(prompts.prompts) - evaluate, evaluate_prompts=evaluate)
+
+
+def draft_shape(profile: Profile, target: TargetConfig) -> DraftShape:
+    """Shape of the draft: its own settings, the target's elsewhere."""
+    draft = profile.train.draft
+    return DraftShape(
+        hidden_size=target.hidden_size,
+        intermediate_size=draft.intermediate_size or target.intermediate_size or 4 * target.hidden_size,
+        num_layers=draft.num_layers,
+        num_attention_heads=target.num_attention_heads,
+        num_key_value_heads=target.num_key_value_heads,
+        head_dim=target.head_dim,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=min(draft.vocab_size or target.vocab_size, target.vocab_size),
+        aux_layers=len(profile.target.aux_layer_ids),
+        markov_rank=draft.markov_rank,
+        markov_head_type=draft.markov_head_type,
+        confidence_head=draft.confidence_head,
+    )
+
+
+def planned_steps(profile: Profile, tokens: int) -> int:
+    """Optimizer steps of all epochs, or the limit that the profile sets."""
+    steps = profile.train.epochs * math.ceil(tokens / profile.train.batch_tokens)
+    limit = profile.train.max_steps
+    return steps if limit is None else min(steps, limit)
+
+
+def planned_disk(
+    profile: Profile, work: Work, sizes: SampleSizes, shape: DraftShape, counts: DraftParameters
+) -> tuple[PlannedDisk, ...]:
+    """What the run leaves on disk, at most."""
+    export = export_bytes(counts, shape.draft_vocab_size < shape.vocab_size)
+    checkpoints = profile.train.keep_checkpoints + 1
+    return (
+        PlannedDisk(
+            what=f"hidden-state log, {work.samples} samples", bytes=work.samples * sizes.typical_bytes
+        ),
+        PlannedDisk(what=f"{checkpoints} training checkpoints", bytes=checkpoints * checkpoint_bytes(counts)),
+        PlannedDisk(what="exported draft", bytes=export),
+        PlannedDisk(what="published draft", bytes=export),
+        PlannedDisk(what="logs, report, tracking", bytes=REPORT_BYTES),
+    )
+
+
+def planned_ports(profile: Profile) -> dict[str, str]:
+    """Address of every server; each binds only what the profile names."""
+
+    def at(host: str, port: int) -> str:
+        return f"{host}:{port}" if port else f"{host}, a free port"
+
+    target = (
+        profile.serve.url or ""
+        if profile.serve.kind == "attach"
+        else at(profile.serve.host, profile.serve.port)
+    )
+    return {
+        "target": target,
+        "store master": at(profile.store.host, profile.store.rpc_port),
+        "store master, admin": at(profile.store.host, 0),
+        "arms": at(profile.serve.host, 0),
+    }
+
+
+def planned_stages(profile: Profile, work: Work, steps: int) -> tuple[PlannedStage, ...]:
+    """What each stage does. Minutes are the profile's own, in the shares measured for the laptop."""
+    live = profile.evaluate.live
+    asked = len(DOMAINS) * live.per_domain
+    texts = {
+        "validate": "checks, store round trip",
+        "serve": "store master, target, one real generation",
+        "stream": f"{work.samples} answers of up to {profile.stream.max_new_tokens} tokens, "
+        f"{profile.stream.concurrency} at once",
+        "train": f"up to {steps} steps in {profile.train.epochs} epochs",
+        "evaluate": f"replay of {work.evaluate_prompts} answers; {asked} prompts on each of two arms",
+        "publish": "decision, card, verified folder",
+    }
+    minutes = profile.expected_minutes
+    return tuple(
+        PlannedStage(
+            name=name, work=text, minutes=None if minutes is None else round(minutes * SHARES[name], 1)
+        )
+        for name, text in texts.items()
+    )
+
+
+SHARES = {"validate": 0.02, "serve": 0.11, "stream": 0.2, "train": 0.3, "evaluate": 0.35, "publish": 0.02}
+"""Share of a laptop run's time by stage; a rough guide, the total is the profile's `expected_minutes`."""
+
+
+def size_notes(profile: Profile, work: Work, sizes: SampleSizes) -> list[str]:
+    """What a reader should look at before starting."""
+    notes = [
+        f"a typical sample is taken as {TYPICAL_PROMPT_TOKENS} prompt tokens and the longest answer",
+    ]
+    if sizes.largest_bytes > profile.stream.in_flight_bytes:
+        notes.append(
+            f"the largest sample ({sizes.largest_bytes / 1e6:,.0f} MB) exceeds stream.in_flight_bytes "
+            f"({profile.stream.in_flight_bytes / 1e6:,.0f} MB): raise it, or lower target.max_model_len"
+        )
+    needed = work.samples * sizes.typical_bytes / 2**30
+    if needed > profile.hardware.min_disk_gib:
+        notes.append(
+            f"the hidden-state log may need {needed:.1f} GiB, hardware.min_disk_gib asks for "
+            f"{profile.hardware.min_disk_gib:g}"
+        )
+    return notes

@@ -1,0 +1,122 @@
+"""The plan of the laptop profile, from a target's config alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from profiles.schema import Profile
+from tasks.errors import RetrainError, UsageError
+from tasks.plan.core import build_plan, plan_lines
+from tasks.plan.render import plan_text, size_text
+from tasks.plan.sizes import bytes_per_token
+
+ROOT = Path(__file__).parents[4]
+SMOLLM2 = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30,
+    "vocab_size": 49152, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3,
+    "head_dim": 64, "tie_word_embeddings": True, "max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def laptop(folder: Path, **changes: Any) -> Profile:
+    values = yaml.safe_load((ROOT / "profiles" / "laptop.yaml").read_text())
+    values["target"] = {k: v for k, v in values["target"].items() if k != "source"} | {"model": str(folder)}
+    for dotted, value in changes.items():
+        section, _, field = dotted.partition("__")
+        values[section] = {**values.get(section, {}), field: value}
+    return Profile.model_validate(values)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
+    return tmp_path
+
+
+def test_sizes_follow_from_profile_and_config(target: Path) -> None:
+    profile = laptop(target)
+    plan = build_plan(profile)
+    assert plan.token_bytes == 6 * 576 * 4 + 8
+    assert plan.samples == 9 * (44 + 12)
+    assert plan.log_bytes == plan.samples * plan.sample_bytes
+    assert plan.draft_parameters - plan.trained_parameters == (49152 + 2560) * 576
+    assert plan.in_flight_samples == profile.stream.in_flight_bytes // plan.sample_bytes
+    assert plan.peak_memory_bytes < 12 * 2**30
+    assert plan.expected_minutes == profile.expected_minutes
+    assert sum(stage.minutes or 0 for stage in plan.stages) == pytest.approx(plan.expected_minutes, abs=0.4)
+
+
+def test_processes_in_order_with_real_commands(target: Path) -> None:
+    plan = build_plan(laptop(target))
+    commands = {process.name: process.command for process in plan.processes}
+    assert list(commands) == [
+        "store-master",
+        "target",
+        "capture",
+        "trainer",
+        "replay",
+        "arm-plain",
+        "arm-draft",
+    ]
+    assert "extract_hidden_states" in commands["target"] and '"method": "dspark"' in commands["arm-draft"]
+    assert "dspark" not in commands["arm-plain"]
+    assert all(sys.executable not in command for command in commands.values())
+
+
+def test_an_attached_target_is_not_started(target: Path) -> None:
+    plan = build_plan(laptop(target, serve__kind="attach", serve__url="http://127.0.0.1:9"))
+    assert "target" not in {process.name for process in plan.processes}
+    assert plan.ports["target"] == "http://127.0.0.1:9"
+
+
+def test_steps_are_limited_and_may_be_none(target: Path) -> None:
+    assert build_plan(laptop(target, train__max_steps=5)).steps == 5
+    assert build_plan(laptop(target, train__max_steps=0)).steps == 0
+
+
+def test_a_sample_larger_than_the_budget_is_noted(target: Path) -> None:
+    plan = build_plan(laptop(target, stream__in_flight_bytes=2**20))
+    assert any("exceeds stream.in_flight_bytes" in note for note in plan.notes)
+
+
+def test_bad_targets_are_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no target folder"):
+        build_plan(laptop(tmp_path / "nowhere"))
+
+
+def test_an_unconverted_wheel_is_not_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    profile = Profile.model_validate(yaml.safe_load((ROOT / "profiles" / "laptop.yaml").read_text()))
+    with pytest.raises(RetrainError, match="not been converted"):
+        build_plan(profile)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_the_text_fits_a_terminal_and_says_the_total(target: Path) -> None:
+    text = plan_text(build_plan(laptop(target)), width=90)
+    assert max(map(len, text.splitlines())) <= 90
+    assert "about 12 minutes" in text and "mooncake_master" in text
+    assert plan_lines(laptop(target))
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(12, "12 B"), (13_832, "13.8 kB"), (2_500_000, "2.5 MB"), (7.5e9, "7.5 GB")]
+)
+def test_size_text(size: float, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_kimi_k3_bytes_per_token() -> None:
+    assert bytes_per_token(7168, 5, "bfloat16") == 6 * 7168 * 2 + 8
+
+
+def test_a_plan_needs_no_torch() -> None:
+    code = "import sys, tasks.plan.core; raise SystemExit('torch' in sys.modules or 'vllm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
