@@ -86,7 +86,7 @@ class Asker:
             return answer_of(response.json(), request.prompt_ids)
         if status >= 500 or status in _RETRYABLE:
             await asyncio.sleep(_BACK_OFF_S * attempt)
-            raise SampleRejected(f"http_{status}", response.text[:200])
+            raise SampleRejected(f"http_{status}")
         raise ServiceError(
             f"the target refused a request with {status}: {response.text[:300]}",
             where=self._url,

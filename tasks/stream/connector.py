@@ -11,11 +11,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from hs_connectors.mooncake_hidden_states_connector import MooncakeHiddenStatesConnector
-from hs_connectors.mooncake_store import MooncakeHiddenStatesStore, MooncakeStoreConfig
+from hs_connectors.mooncake_store import MooncakeStoreConfig
 from vllm.platforms import current_platform
 
-from tasks.stream.checksum import ALGORITHM, SEAL_BYTES
-from tasks.stream.pinned import PinnedStore
+from tasks.stream.sealed import SealedStore, enlarge_by_seal
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -49,25 +48,6 @@ class HostStreams:
         return contextlib.nullcontext()
 
 
-class SealedStore(MooncakeHiddenStatesStore):
-    """Upstream's packing and checks, with our puts."""
-
-    def __init__(self, config: MooncakeStoreConfig, put_timeout_s: float):
-        super().__init__(config)
-        self._store: Any = None
-        self._put_timeout_s = put_timeout_s
-
-    def setup(self) -> SealedStore:
-        if self._store is None:
-            super().setup()
-            self._store = PinnedStore(
-                self._store,
-                put_timeout_s=self._put_timeout_s,
-                segment_bytes=self.config.global_segment_size,
-            )
-        return self
-
-
 class RetrainConnector(MooncakeHiddenStatesConnector):
     """Sends each finished request's hidden states to the store, sealed and pinned."""
 
@@ -87,7 +67,5 @@ class RetrainConnector(MooncakeHiddenStatesConnector):
         """Upstream's manifest, enlarged by the seal."""
         delay_free, manifest = super().request_finished(request, block_ids)
         if manifest is not None:
-            metadata = manifest["metadata"]
-            metadata["checksum"] = {"algorithm": ALGORITHM, "bytes": SEAL_BYTES}
-            metadata["total_aligned_bytes"] += SEAL_BYTES
+            enlarge_by_seal(manifest)
         return delay_free, manifest

@@ -57,8 +57,8 @@ def capture(
         JobError: More samples were lost than `stream.max_lost` allows, or the client died.
     """
     prompts = load_prompts(profile)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     files = CaptureFiles(folder)
+    files.work.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = settings_for(profile, run, folder, endpoint, identity, target_dir)
     _continue_or_clear(files, origin_of(settings, prompts, identity))
     rows = [PromptRow.of(prompt).model_dump_json() for prompt in prompts.prompts]

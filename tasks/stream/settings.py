@@ -77,16 +77,20 @@ class PromptRow(BaseModel):
 
 
 class CaptureFiles:
-    """Names of the files in a stream stage's folder."""
+    """Names of the files in a stream stage's folder.
+
+    What holds prompts or addresses is in `work/`, which is not copied to the tracked run.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.log = folder / "log"
-        self.prompts = folder / "prompts.jsonl"
-        self.settings = folder / "capture.json"
-        self.origin = folder / "origin.json"
         self.counters = folder / "counters.json"
         self.lost = folder / "lost.jsonl"
         self.dropped = folder / "dropped.jsonl"
         self.set_aside = folder / "set_aside.jsonl"
         self.token_counts = folder / "token_counts.json"
+        self.work = folder / "work"
+        self.prompts = self.work / "prompts.jsonl"
+        self.settings = self.work / "capture.json"
+        self.origin = self.work / "origin.json"

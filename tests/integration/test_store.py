@@ -105,8 +105,7 @@ def _fill_store(writer: Writer) -> list[str]:
         while len(keys) < 100:
             store.put_from(f"t-full-{len(keys)}", writer.address, OBJECT_BYTES)
             keys.append(f"t-full-{len(keys)}")
-    except StoreError as error:
-        assert "no space" in str(error)
+    except StoreError:
         return keys
     raise AssertionError("the store took more than it has")
 

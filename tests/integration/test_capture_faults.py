@@ -1,0 +1,227 @@
+"""The capture client against a real store and a server that damages its first sample."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+from tasks.errors import ServiceError
+from tasks.stream.capture import key_pattern, run
+from tasks.stream.log import HiddenStateLog
+from tasks.stream.models import CaptureCounters
+from tasks.stream.settings import CaptureFiles
+from tasks.stream.store import StoreClient
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+FAKE = ROOT / "tests" / "fakes" / "extracting_server.py"
+PROMPTS = 6
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the program ended"
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"nothing listens on {port}")
+
+
+@contextmanager
+def _program(argv: list[str], port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as stream:
+        process = subprocess.Popen(argv, stdout=stream, stderr=stream, cwd=ROOT)
+    try:
+        _wait_for(port, process)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    program = shutil.which("mooncake_master", path=str(Path(sys.executable).parent))
+    assert program, "mooncake_master is not beside this Python"
+    port = _free_port()
+    argv = [program, "-rpc_address=127.0.0.1", f"-rpc_port={port}", "-metrics_host=127.0.0.1"]
+    argv.append(f"-metrics_port={_free_port()}")
+    with _program(argv, port, tmp_path_factory.mktemp("master") / "log"):
+        yield f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def port(master: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = _free_port()
+    argv = [sys.executable, str(FAKE), "--port", str(port), "--master", master]
+    with _program(argv, port, tmp_path_factory.mktemp("server") / "log"):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    words = ["user", "assistant", "one", "two", "three", "four", "five", "six"]
+    model = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="one"))
+    model.pre_tokenizer = Whitespace()
+    fast = PreTrainedTokenizerFast(tokenizer_object=model)
+    fast.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}assistant"
+    fast.save_pretrained(folder)
+    return str(folder)
+
+
+def _config(
+    folder: Path, tokenizer: str, port: int, master: str, fault: str, **changes: Any
+) -> dict[str, Any]:
+    files = CaptureFiles(folder)
+    files.work.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for i in range(PROMPTS):
+        split = "evaluate" if i == PROMPTS - 1 else "train"
+        words = " ".join(["one", "two", "three", "four", "five", "six"][: i + 1])
+        messages = [{"role": "user", "content": words}]
+        rows.append({"id": f"p-{i}", "domain": "qa", "split": split, "messages": messages})
+    files.prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sampling = {"max_new_tokens": 5, "temperature": 0.0, "top_p": 1.0, "seed": 0}
+    return {
+        "run_id": f"run-{fault}",
+        "url": f"http://127.0.0.1:{port}",
+        "served_name": "t",
+        "tokenizer": tokenizer,
+        "trust_remote_code": False,
+        "thinking": False,
+        "max_model_len": 64,
+        "max_bad_rows": 0.0,
+        "layers": 3,
+        "hidden_size": 8,
+        "dtype": "float32",
+        "sampling": dict.fromkeys(("train", "held_out", "evaluate"), sampling),
+        "store_master": master,
+        "store_host": "127.0.0.1",
+        "store_protocol": "tcp",
+        "store_device": "",
+        "store_local_buffer_bytes": 32 << 20,
+        "concurrency": 3,
+        "in_flight_bytes": 1 << 20,
+        "max_attempts": 3,
+        "read_timeout_s": 1.0,
+        "answer_timeout_s": 20.0,
+        "folder": str(folder),
+        "progress_file": str(folder / "progress.jsonl"),
+        **changes,
+    }
+
+
+def _counters(folder: Path) -> CaptureCounters:
+    return CaptureCounters.model_validate_json(CaptureFiles(folder).counters.read_text())
+
+
+def _left(master: str, config: dict[str, Any]) -> int:
+    with StoreClient(master) as store:
+        return store.remove_matching(key_pattern(config["run_id"]))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("none", None),
+        ("not-finite", "not_finite"),
+        ("damaged", "checksum"),
+        ("writer-error", "writer_error"),
+        ("never-written", "read_timeout"),
+        ("http-500", "http_500"),
+        ("other-tokens", "token_ids"),
+    ],
+)
+def test_bad_sample_is_counted_asked_again_and_kept_out(
+    fault: str, reason: str | None, master: str, port: int, tokenizer: str, tmp_path: Path
+) -> None:
+    config = _config(tmp_path, tokenizer, port, master, fault)
+    run(config)
+    counters = _counters(tmp_path)
+    entries = HiddenStateLog(tmp_path / "log").entries()
+    assert sorted(entry.i for entry in entries) == list(range(PROMPTS))
+    assert counters.rejected == ({reason: 1} if reason else {})
+    assert counters.regenerated == (1 if reason else 0) and counters.lost == 0
+    assert counters.requests == PROMPTS + counters.regenerated
+    assert _left(master, config) == 0
+    for entry in entries:
+        states, ids = HiddenStateLog(tmp_path / "log").load(entry)
+        assert states.shape == (entry.tokens, 3, 8) and ids.shape == (entry.tokens,)
+
+
+def test_sample_that_stays_bad_is_lost_and_named(
+    master: str, port: int, tokenizer: str, tmp_path: Path
+) -> None:
+    config = _config(tmp_path, tokenizer, port, master, "writer-error", max_attempts=1)
+    run(config)
+    lost = [json.loads(line) for line in CaptureFiles(tmp_path).lost.read_text().splitlines()]
+    assert [row["prompt_id"] for row in lost] == ["p-0"] and "no space" in lost[0]["reasons"][0]
+    assert _counters(tmp_path).lost == 1
+    run({**config, "max_attempts": 3})
+    assert len(HiddenStateLog(tmp_path / "log").entries()) == PROMPTS
+    assert _counters(tmp_path).lost == 0
+
+
+def test_empty_answers_are_set_aside_not_lost_and_not_asked_again(
+    master: str, port: int, tokenizer: str, tmp_path: Path
+) -> None:
+    config = _config(tmp_path, tokenizer, port, master, "empty")
+    run(config)
+    run(config)
+    counters = _counters(tmp_path)
+    assert counters.requests == PROMPTS and counters.lost == 0
+    assert len(CaptureFiles(tmp_path).set_aside.read_text().splitlines()) == PROMPTS
+    assert not HiddenStateLog(tmp_path / "log").entries() and _left(master, config) == 0
+
+
+def test_server_that_is_gone_is_a_service_error(master: str, tokenizer: str, tmp_path: Path) -> None:
+    config = _config(tmp_path, tokenizer, _free_port(), master, "none")
+    with pytest.raises(ServiceError, match="does not accept connections"):
+        run(config)
+
+
+def test_terminated_client_clears_the_store_and_continues(
+    master: str, port: int, tokenizer: str, tmp_path: Path
+) -> None:
+    config = _config(tmp_path, tokenizer, port, master, "never-written", read_timeout_s=60.0, concurrency=1)
+    path = CaptureFiles(tmp_path).settings
+    path.write_text(json.dumps({**config, "concurrency": PROMPTS}))
+    child = subprocess.Popen([sys.executable, "-m", "tasks.stream.capture", str(path)], cwd=ROOT)
+    index = tmp_path / "log" / "index.jsonl"
+    deadline = time.monotonic() + 90
+    while not index.exists() or index.read_text().count("\n") < PROMPTS - 1:
+        assert time.monotonic() < deadline and child.poll() is None
+        time.sleep(0.05)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.wait(30) == 128 + signal.SIGTERM
+    assert _left(master, config) == 0
+    before = HiddenStateLog(tmp_path / "log").entries()
+    run({**config, "read_timeout_s": 0.5})
+    assert HiddenStateLog(tmp_path / "log").entries()[: len(before)] == before
+    assert len(HiddenStateLog(tmp_path / "log").entries()) == PROMPTS
