@@ -10,8 +10,10 @@ PART ?=
 PROFILE ?= laptop
 
 # Libraries that set-up unpacked for a user without root; empty elsewhere.
-unpacked = $(shell find .venv/lib-os -name '*.so*' -printf '%h\n' 2>/dev/null | sort -u | tr '\n' ':')
-with_libraries = LD_LIBRARY_PATH="$(unpacked)$$LD_LIBRARY_PATH"
+unpacked = $(foreach d,$(wildcard .venv/lib-os/lib/*-linux-gnu .venv/lib-os/usr/lib/*-linux-gnu),$(abspath $(d)):)
+ifneq ($(strip $(unpacked)),)
+export LD_LIBRARY_PATH := $(subst : ,:,$(strip $(unpacked)))$(LD_LIBRARY_PATH)
+endif
 
 .PHONY: help setup demo test lint format ui verify clean
 
@@ -29,10 +31,10 @@ setup:
 	@$(PYTHON) .ci/set_up.py
 
 demo: setup
-	@$(with_libraries) $(BIN)/retrain-dspark run -p $(PROFILE) $(ARGS)
+	@$(BIN)/retrain-dspark run -p $(PROFILE) $(ARGS)
 
 test: lint
-	@$(with_libraries) $(BIN)/python -m pytest -m "not verify" $(ARGS)
+	@$(BIN)/python -m pytest -m "not verify" $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff format --check .
@@ -44,10 +46,11 @@ format: setup
 	@$(BIN)/ruff format .
 
 ui: setup
-	@$(with_libraries) $(BIN)/python .ci/ui.py
+	@$(BIN)/retrain-dspark ui --worker $(ARGS)
 
 verify: setup
-	@$(with_libraries) $(BIN)/python tests/verify/run.py $(if $(PART),--part $(PART)) $(ARGS)
+	@$(BIN)/python tests/verify/run.py $(if $(PART),--part $(PART)) $(ARGS)
 
-clean: setup
-	@$(BIN)/retrain-dspark clean --keep 0 $(ARGS)
+clean:
+	@test -x $(BIN)/retrain-dspark || { echo "nothing to clean: there is no .venv"; exit 0; } && \
+		$(BIN)/retrain-dspark clean --keep 0 $(ARGS)

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "set-up.json"
+INSTALLING = VENV / "installing"
 PROFILE = ROOT / "profiles" / "laptop.yaml"
 UV_VERSION = "0.13.9"
 SUPPORTED = ((3, 11), (3, 12))
@@ -71,7 +72,7 @@ def use_supported_python() -> None:
             os.execv(path, [path, *sys.argv])
     fail(
         f"Python {platform.python_version()} is not supported",
-        "install Python 3.11 or 3.12 (Debian, Ubuntu: python3.11 python3.11-venv), or: make setup PYTHON=/path",
+        "install Python 3.11 or 3.12 (on Debian and Ubuntu: python3.11), or: make setup PYTHON=/path",
     )
 
 
@@ -122,8 +123,7 @@ def run(command: list[str], what: str, remedy: str, env: dict[str, str] | None =
         cwd=ROOT,
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
     )
     if done.returncode != 0:
@@ -198,8 +198,13 @@ def install(uv: str) -> None:
         command += ["--torch-backend", "cpu"]
     if os.environ.get("PIP_INDEX_URL"):
         env["UV_DEFAULT_INDEX"] = os.environ.get("UV_DEFAULT_INDEX") or os.environ["PIP_INDEX_URL"]
+    if INSTALLING.exists():
+        # The last installation was cut off, so a package may be there in part and count as installed.
+        command.append("--reinstall")
+    INSTALLING.touch()
     remedy = "check the network or the package index, then run it again: it goes on where it stopped"
     run(command, "installing the pinned packages (about 4 GB on disk)", remedy, env)
+    INSTALLING.unlink()
 
 
 def prepare_target() -> Path:

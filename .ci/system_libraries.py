@@ -47,7 +47,8 @@ def provide(venv: Path, python: Path) -> tuple[str, str, str] | None:
 
 def library_path(venv: Path) -> dict[str, str]:
     """`LD_LIBRARY_PATH` with the folders of unpacked packages; empty if nothing was unpacked."""
-    folders = sorted({str(p.parent) for p in (venv / "lib-os").glob("**/*.so*")})
+    unpacked = venv / "lib-os"
+    folders = sorted(str(p) for part in ("lib", "usr/lib") for p in unpacked.glob(f"{part}/*-linux-gnu"))
     before = os.environ.get("LD_LIBRARY_PATH")
     return {"LD_LIBRARY_PATH": ":".join([*folders, *([before] if before else [])])} if folders else {}
 

@@ -1,0 +1,99 @@
+"""What the wheel holds, where imports come from, and what may not stand in tracked files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("flows", "tasks", "profiles")
+
+
+def tracked() -> list[Path]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip("not a git checkout; run the tests in a clone")
+    return [ROOT / file for file in done.stdout.split("\0") if file and (ROOT / file).is_file()]
+
+
+def wheel_files() -> set[str]:
+    """Names that hatchling would put into the wheel."""
+    from hatchling.builders.wheel import WheelBuilder
+
+    builder = WheelBuilder(str(ROOT))
+    return {file.distribution_path for file in builder.recurse_included_files()}
+
+
+def test_the_wheel_holds_exactly_the_three_packages_with_their_data() -> None:
+    files = wheel_files()
+    assert {file.split("/")[0] for file in files} == set(OURS)
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for path in tracked()
+        if path.relative_to(ROOT).parts[0] in OURS and path.suffix in (".py", ".yaml", ".jsonl")
+    }
+    assert wanted - files == set()
+    assert any(file.endswith(".yaml") for file in files)
+    assert any(file.endswith(".jsonl") for file in files)
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_imports_are_ours_from_anywhere(package: str) -> None:
+    """Other distributions are called `flows` and `tasks`; ours must win outside the checkout too."""
+    program = f"import {package}; print({package}.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd="/", capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()) == ROOT / package / "__init__.py", f"pip uninstall {package}"
+
+
+def test_folders_that_must_not_be_packages() -> None:
+    assert [d for d in ("docker", "tests") if (ROOT / d / "__init__.py").exists()] == []
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_every_direct_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {
+        re.match(r"[\w.-]+", line).group(0).lower()  # type: ignore[union-attr]
+        for line in [*project["dependencies"], *extras["train"], *extras["cpu"], *extras["dev"]]
+        if not line.startswith("retrain-dspark")
+    }
+    for file in (ROOT / "constraints").glob("*.txt"):
+        pinned = dict(line.split("==") for line in file.read_text().splitlines())
+        assert wanted - {name.lower() for name in pinned} == set(), file.name
+        assert not pinned.keys() & {"torchvision", "torchaudio", "torchcodec"}
+        assert pinned["torch"].endswith("+cpu")
+        assert not [name for name in pinned if name.startswith(("nvidia-", "cuda-"))]
+
+
+SUSPECTS = {
+    "path of a machine": re.compile(r"/(?:home/(?!\w*[$<{])|root/|Users/|work/|opt/)\w"),
+    "token": re.compile(
+        r"\b(?:hf_[A-Za-z0-9]{20,}|ghp_[A-Za-z0-9]{20,}|pnu_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
+    ),
+    "key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    "address with a password": re.compile(r"https?://[^\s/:@\"'{}$]+:[^\s/@\"'{}$]+@"),
+    "index of packages": re.compile(r"--(?:extra-)?index-url\s+http"),
+}
+TEXT = (".py", ".yaml", ".yml", ".toml", ".md", ".txt", ".json", ".sh", ".cfg", "")
+# Tests of refusals need things that look like secrets and paths.
+EXEMPT = ("tests/",)
+
+
+@pytest.mark.parametrize("kind", SUSPECTS)
+def test_no_secret_and_no_machine_in_tracked_files(kind: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}"
+        for path in tracked()
+        if path.suffix in TEXT and not path.relative_to(ROOT).as_posix().startswith(EXEMPT)
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if SUSPECTS[kind].search(line)
+    ]
+    assert found == []
