@@ -154,8 +154,14 @@ def target_argv(
 
 
 def server_environment(profile: Profile) -> dict[str, str]:
-    """Environment of a vLLM server, without secrets."""
-    return {**(cpu_environment(profile) if is_cpu(profile) else {}), **profile.serve.environment}
+    """Environment of a vLLM server, without secrets.
+
+    A server that binds loopback keeps its internal sockets there too; vLLM would take the machine's
+    outer address for them.
+    """
+    loopback = profile.serve.host in ("127.0.0.1", "::1", "localhost")
+    near = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"} if loopback else {}
+    return {**near, **(cpu_environment(profile) if is_cpu(profile) else {}), **profile.serve.environment}
 
 
 def refuse_repeated(extra: Iterable[str], set_here: Iterable[str]) -> None:

@@ -93,6 +93,8 @@ def test_arm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_server_environment() -> None:
     env = server_environment(profile(environment={"A": "b"}))
     assert env["VLLM_CPU_KVCACHE_SPACE"] == "2" and env["A"] == "b"
+    assert env["VLLM_HOST_IP"] == "127.0.0.1" and env["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "VLLM_HOST_IP" not in server_environment(profile(host="10.0.0.1"))
     assert "TRITON_INTERPRET" not in env and not any("KEY" in name for name in env)
 
 
