@@ -22,6 +22,7 @@ from tasks.evaluate.models import (
     TauEstimate,
 )
 from tasks.publish.models import Decision, Publication
+from tasks.report.page import write_report
 from tasks.report.record import STAGE_NAMES, record_error
 from tasks.report.summary import build_summary, write_summary
 from tasks.run_folder import RunFolder, create_run
@@ -253,6 +254,14 @@ def build_run(
             run,
             build_summary(run, rows_of(status, stopped_at, reused), status, seconds=sum(SECONDS.values())),
         )
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A promoted run with an incumbent and its page; tests only read it."""
+    run = build_run(tmp_path_factory.mktemp("finished") / "runs", incumbent=True)
+    write_report(run)
     return run
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -15,12 +14,10 @@ from tasks.report.page import drawings
 from tasks.report.record import read_run
 from tasks.run_folder import RunFolder
 
-MakeRun = Callable[..., RunFolder]
-
 
 @pytest.mark.parametrize("name", ["tau", "position", "eal", "loss"])
-def test_png_is_small_and_svg_uses_the_pages_colours(make_run: MakeRun, name: str) -> None:
-    drawing = drawings(read_run(make_run(incumbent=True)))[name]
+def test_png_is_small_and_svg_uses_the_pages_colours(finished_run: RunFolder, name: str) -> None:
+    drawing = drawings(read_run(finished_run))[name]
     assert drawing is not None
     png, svg = drawing.png(), drawing.svg()
     assert png.startswith(b"\x89PNG") and len(png) <= figures.MAX_PNG_BYTES
@@ -32,8 +29,8 @@ def test_png_is_small_and_svg_uses_the_pages_colours(make_run: MakeRun, name: st
     assert texts, "text stays text, so that it can be read aloud and searched"
 
 
-def test_axes_carry_units(make_run: MakeRun) -> None:
-    drawn = drawings(read_run(make_run()))
+def test_axes_carry_units(finished_run: RunFolder) -> None:
+    drawn = drawings(read_run(finished_run))
     labels = {
         "tau": "tokens per verification round (1.0 = no draft)",
         "position": "accepted, % of rounds",
@@ -45,13 +42,13 @@ def test_axes_carry_units(make_run: MakeRun) -> None:
         assert drawing is not None and label in drawing.svg()
 
 
-def test_exported_step_is_marked(make_run: MakeRun) -> None:
-    drawing = drawings(read_run(make_run()))["eal"]
+def test_exported_step_is_marked(finished_run: RunFolder) -> None:
+    drawing = drawings(read_run(finished_run))["eal"]
     assert drawing is not None and "exported: step 468" in drawing.svg()
 
 
-def test_nothing_measured_draws_nothing(make_run: MakeRun) -> None:
-    evaluation = read_run(make_run()).evaluation
+def test_nothing_measured_draws_nothing(finished_run: RunFolder) -> None:
+    evaluation = read_run(finished_run).evaluation
     assert evaluation is not None
     nothing = TauEstimate(value=None, prompts=0, rounds=0, accepted=0)
     empty = Measurement(domains={"qa": nothing}, macro=nothing, pooled=nothing)
@@ -65,8 +62,8 @@ def test_nothing_measured_draws_nothing(make_run: MakeRun) -> None:
     assert figures.training_curve(nan, "eal", "tokens", "EAL") is None
 
 
-def test_live_may_miss_domains(make_run: MakeRun) -> None:
-    evaluation = read_run(make_run()).evaluation
+def test_live_may_miss_domains(finished_run: RunFolder) -> None:
+    evaluation = read_run(finished_run).evaluation
     assert evaluation is not None
     live = evaluation.live.model_copy(update={"domains": {}})
     drawing = figures.tau_per_domain(evaluation.model_copy(update={"live": live}))

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tasks.report.page import render, write_report
+from tasks.report.page import REPORT, render, write_report
 from tasks.report.record import read_run
 from tasks.report.summary import read_summary
 from tasks.run_folder import RunFolder
@@ -58,20 +58,21 @@ def test_page_is_whole_and_asks_for_nothing_outside(make_run: MakeRun, options: 
     assert len(html) < 300_000
 
 
-def test_headline_shows_decision_and_macro_tau(make_run: MakeRun) -> None:
-    run = make_run(incumbent=True)
-    html = write_report(run).read_text()
-    macro = read_summary(run)["evaluation"]["tau_macro"]
+def page_of(run: RunFolder) -> str:
+    return (run.path / REPORT).read_text()
+
+
+def test_headline_shows_decision_and_macro_tau(finished_run: RunFolder) -> None:
+    html = page_of(finished_run)
+    macro = read_summary(finished_run)["evaluation"]["tau_macro"]
     assert f'<div class="number">{macro:.2f}<small>[1.67, 1.76]' in html
     assert "<strong>Promoted</strong>" in html
     assert "The incumbent v0003 has 1.50." in html
     assert "lower bound of macro tau 1.67 is above 1.05" in html
 
 
-def test_everything_measured_is_on_the_page(make_run: MakeRun) -> None:
-    run = make_run()
-    html = write_report(run).read_text()
-    record = read_run(run)
+def test_everything_measured_is_on_the_page(finished_run: RunFolder) -> None:
+    html, record = page_of(finished_run), read_run(finished_run)
     assert record.evaluation is not None
     for domain, tau in record.evaluation.replay.domains.items():
         assert f"<td>{domain}</td>" in html and f"{tau.value:.2f}" in html
@@ -80,8 +81,8 @@ def test_everything_measured_is_on_the_page(make_run: MakeRun) -> None:
         assert text in html, text
 
 
-def test_interpreter_speed_is_called_meaningless(make_run: MakeRun) -> None:
-    html = write_report(make_run()).read_text()
+def test_interpreter_speed_is_called_meaningless(finished_run: RunFolder) -> None:
+    html = page_of(finished_run)
     rates = re.findall(r"[\d.]+ tokens/s[^<]*", html)
     assert rates and all("meaningless" in rate for rate in rates)
 
