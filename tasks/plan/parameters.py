@@ -73,7 +73,7 @@ def markov_parameters(shape: DraftShape) -> int:
 def draft_parameters(shape: DraftShape) -> DraftParameters:
     """Count the parameters of a draft.
 
-    `2Vd + m d d + 2d + 2Vr + L(2 d H hd + 2 d KV hd + 3 d I + 2d + 2 hd) + (d + r + 1)` for a full vocabulary.
+    `2Vd + m d d + 2d + 2Vr + L(2 d H hd + 2 d KV hd + 3 d I + 2d + 2 hd) + (d + r + 1)`, full vocabulary.
     """
     hidden, head_dim = shape.hidden_size, shape.head_dim
     attention = 2 * hidden * head_dim * (shape.num_attention_heads + shape.num_key_value_heads)

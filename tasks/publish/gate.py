@@ -104,7 +104,8 @@ def losslessness_faults(rules: Rules, evaluation: EvaluationReport) -> list[str]
     if evaluation.lossless == "different":
         wrong = [c for c in evaluation.comparisons if not c.equal]
         faults.append(
-            f"with the draft, {len(wrong)} of {len(evaluation.comparisons)} answers differ from the target's own"
+            f"with the draft, {len(wrong)} of {len(evaluation.comparisons)} answers "
+            "differ from the target's own"
         )
     if not evaluation.comparisons:
         faults.append("no answer was compared with the target's own, so losslessness was not shown")
@@ -113,8 +114,8 @@ def losslessness_faults(rules: Rules, evaluation: EvaluationReport) -> list[str]
         faults.append("live and replay have no prompts in common, so neither confirms the other")
     elif evaluation.live_gap > rules.max_live_gap:
         faults.append(
-            f"live ({_tau(live)}) and replay ({_tau(replay)}) differ by {evaluation.live_gap:.2%} on the common "
-            f"prompts, more than {rules.max_live_gap:.2%}"
+            f"live ({_tau(live)}) and replay ({_tau(replay)}) differ by {evaluation.live_gap:.2%} on the "
+            f"common prompts, more than {rules.max_live_gap:.2%}"
         )
     return faults
 

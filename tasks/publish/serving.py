@@ -29,7 +29,7 @@ def serve_settings(profile: Profile, model_digest: str, architecture: str) -> di
 
 
 def serve_arguments(profile: Profile) -> list[str]:
-    """vLLM arguments under which the draft was measured, without model, address and the profile's own extras."""
+    """vLLM arguments of the measurement, without model, address and the profile's own extras."""
     plain = profile.model_copy(update={"serve": profile.serve.model_copy(update={"extra_args": ()})})
     live = profile.evaluate.live
     argv = server_argv(
@@ -79,19 +79,20 @@ def interpreter_files() -> dict[str, str]:
 
 def serve_command(folder: Path, target_dir: Path, python: str) -> str:
     """Command that serves the draft of `folder` on this machine."""
-    return f"PYTHON={shlex.quote(python)} {shlex.quote(str(folder / 'serve.sh'))} {shlex.quote(str(target_dir))} 8000"
+    words = (str(folder / "serve.sh"), str(target_dir), "8000")
+    return f"PYTHON={shlex.quote(python)} {shlex.join(words)}"
 
 
 _CPU_EXPORTS = """
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(nproc)}"
 OPENMP="$("$PYTHON" -c 'import sys; print(sys.prefix)')/lib/libiomp5.so"
 if [ -f "$OPENMP" ]; then export LD_PRELOAD="$OPENMP${LD_PRELOAD:+:$LD_PRELOAD}"; fi"""
-"""What this machine's own values are replaced by: threads, and Intel's OpenMP beside the Python that serves."""
+"""In place of this machine's own values: threads, and Intel's OpenMP beside the Python that serves."""
 
 _SCRIPT = """#!/usr/bin/env bash
 # Serves {target} with this draft:  ./serve.sh TARGET [PORT] [further vLLM arguments]
-# TARGET: folder or name of the target's weights. Also from the environment: TARGET, PORT, HOST, PYTHON (one that
-# has vLLM). Set VLLM_API_KEY to ask clients for a key.
+# TARGET: folder or name of the target's weights. Also from the environment: TARGET, PORT, HOST, PYTHON
+# (one that has vLLM). Set VLLM_API_KEY to ask clients for a key.
 set -euo pipefail
 HERE="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
 if [ $# -gt 0 ] && ! [[ "$1" =~ ^([0-9]+$|--) ]]; then TARGET="$1"; shift; fi

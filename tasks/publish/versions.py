@@ -82,7 +82,8 @@ def find_incumbent(profile: Profile, root: Path) -> tuple[str, Path] | None:
         raise PublishError(
             f"the champion {version} is not there",
             where=str(place / CHAMPION),
-            hint=f"write another version into that file ({', '.join(versions(place)) or 'none left'}), or delete it",
+            hint=f"write another version into that file ({', '.join(versions(place)) or 'none left'}), "
+            "or delete it",
         )
     verify_folder(folder)
     return version, folder
@@ -131,7 +132,7 @@ def add_version(place: Path, build: Callable[[Path, str], None]) -> str:
 
 
 def promote(place: Path, version: str) -> None:
-    """Move the champion to `version`, and `previous` to the one before; the champion's move is the last step."""
+    """Move `previous` to the champion, then the champion to `version`: the last step."""
     with FileLock(place / ".lock", timeout=_LOCK_TIMEOUT_S):
         current = read_pointer(place, CHAMPION)
         if current == version:

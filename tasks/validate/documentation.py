@@ -1,4 +1,4 @@
-"""`docs/hardware.md`, written from the checks: `python -m tasks.validate.documentation > docs/hardware.md`."""
+"""Writes `docs/hardware.md`: `python -m tasks.validate.documentation > docs/hardware.md`."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _cgroup_folders(proc: Path, root: Path) -> list[Path]:
     except OSError:
         lines = []
     for line in lines:
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / "memory" if controllers else root

@@ -10,7 +10,7 @@ from tasks.validate.requirements import Requirements
 @check(
     "gpu.count",
     rule="GPU mode `nvidia` finds at least one NVIDIA GPU within 10 s",
-    remedy="install the NVIDIA driver and let `nvidia-smi` answer, or use a profile with `hardware.mode: none`",
+    remedy="install the NVIDIA driver so that `nvidia-smi` answers, or use one with `hardware.mode: none`",
 )
 def gpu_count(facts: NodeFacts, need: Requirements) -> Verdict:
     if need.mode == "none":
@@ -64,7 +64,7 @@ def ports(facts: NodeFacts, need: Requirements) -> Verdict:
     "store.roundtrip",
     rule="objects of the run's sample sizes go from one process to another through a real Mooncake store, "
     "come back equal, and can be removed",
-    remedy="read `logs/store-*.log` of the run; check firewall rules on loopback, `store.segment_bytes` and memory",
+    remedy="read `logs/store-*.log` of the run; check firewall rules on loopback, and memory",
 )
 def store_roundtrip(facts: NodeFacts, need: Requirements) -> Verdict:
     if not need.store_roundtrip:

