@@ -26,6 +26,7 @@ LOSSLESS_TEXT = {
     "within_noise": "Answers differ only where the target itself has two equally likely tokens.",
     "different": "Answers with the draft differ from the target's own: this draft must not serve.",
 }
+FIRST_TIME = "has not run"  # the stage contract's reason of a first run, which needs no explanation
 MAX_FACTS = 120
 MAX_FACT_CHARS = 300
 SPEED_NOTE = "meaningless: the kernels ran in Triton's interpreter"
@@ -50,8 +51,17 @@ def headline(record: RunRecord, summary: Mapping[str, Any]) -> dict[str, Any]:
         if evaluation and evaluation.incumbent_replay
         else "",
         "incumbent_name": evaluation.incumbent if evaluation else None,
+        "gain": _gain(evaluation) if evaluation else "",
         "reasons": summary["decision"]["reasons"],
     }
+
+
+def _gain(evaluation: EvaluationReport) -> str:
+    """Paired difference to the incumbent, e.g. `+0.21 [0.15, 0.27]`."""
+    gain = evaluation.incumbent_gain
+    if gain is None or gain.value is None:
+        return ""
+    return f"{gain.value:+.2f} {wording.interval(gain.low, gain.high)}".rstrip()
 
 
 def stopped_stage(record: RunRecord, summary: Mapping[str, Any]) -> str | None:
@@ -98,7 +108,7 @@ def timeline(record: RunRecord, summary: Mapping[str, Any]) -> list[dict[str, An
                 "left": round(100 * start / total, 2),
                 "width": round(100 * length / total, 2),
                 "text": "reused" if row["status"] == "reused" else text or row["status"],
-                "reason": str(reasons.get(name) or ""),
+                "reason": "" if reasons.get(name) in (None, FIRST_TIME) else str(reasons[name]),
             }
         )
         start += length
@@ -155,7 +165,9 @@ def agreement(record: RunRecord) -> dict[str, Any] | None:
         else wording.MISSING,
         "gap": wording.percent(gap, 2),
         "limit": wording.percent(limit, 1),
-        "within": gap is not None and limit is not None and gap <= limit,
+        "within": evaluation.live_valid and gap is not None and limit is not None and gap <= limit,
+        "valid": evaluation.live_valid,
+        "left_out": len(evaluation.left_out),
     }
 
 

@@ -16,6 +16,7 @@ from profiles.schema import DOMAINS, Profile
 from tasks.errors import JobError, RetrainError, UnmetRequirement
 from tasks.evaluate.models import (
     ArmReport,
+    Difference,
     EvaluationReport,
     Measurement,
     PromptComparison,
@@ -144,6 +145,7 @@ def evaluation(incumbent: bool = False, prompts: int = 12) -> EvaluationReport:
         arms=tuple(arms), block_size=8, draft_sample_method="greedy", rejection_sample_method="standard",
         incumbent="v0003" if incumbent else None,
         incumbent_replay=measurement(-0.21, prompts, 0.13) if incumbent else None,
+        incumbent_gain=Difference(value=0.21, low=0.15, high=0.27) if incumbent else None,
     )  # fmt: skip
 
 

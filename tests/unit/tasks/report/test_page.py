@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -67,7 +68,7 @@ def test_headline_shows_decision_and_macro_tau(finished_run: RunFolder) -> None:
     macro = read_summary(finished_run)["evaluation"]["tau_macro"]
     assert f'<div class="number">{macro:.2f}<small>[1.67, 1.76]' in html
     assert "<strong>Promoted</strong>" in html
-    assert "The incumbent v0003 has 1.50." in html
+    assert "The incumbent v0003 has 1.50; paired by prompt, the difference is +0.21 [0.15, 0.27]." in html
     assert "lower bound of macro tau 1.67 is above 1.05" in html
 
 
@@ -133,7 +134,22 @@ def test_page_of_an_empty_folder(make_run: MakeRun) -> None:
 
 def test_reasons_to_run_again_are_shown(make_run: MakeRun) -> None:
     run = make_run(reused=("validate", "serve", "stream"))
-    run.remember(stage_reasons={"train": "changed: train.epochs: 2 -> 8"})
+    run.remember(stage_reasons={"train": "changed: train.epochs: 2 -> 8", "publish": "has not run"})
     html = write_report(run).read_text()
     assert html.count('<span class="chip c-reused">reused</span>') == 3
-    assert "changed: train.epochs: 2 -&gt; 8" in html
+    assert "changed: train.epochs: 2 -&gt; 8" in html and "has not run" not in html
+
+
+def test_an_invalid_live_measurement_is_said(make_run: MakeRun) -> None:
+    run = make_run(summarise=False)
+    manifest = run.path / "05-evaluate/manifest.json"
+    stored = json.loads(manifest.read_text())
+    stored["result"] |= {
+        "live_valid": False,
+        "notes": ["live: 3 of 36 requests failed"],
+        "left_out": ["qa-1"],
+    }
+    manifest.write_text(json.dumps(stored))
+    html = write_report(run).read_text()
+    assert "The live measurement cannot be used" in html and "3 of 36 requests failed" in html
+    assert "Left out, since the answers differ: 1 prompts" in html
