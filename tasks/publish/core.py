@@ -89,15 +89,20 @@ def publish(
         promote(place, revision)
     else:
         revision, location = "", hold(folder, package)
-    manifest = json.loads((location / MANIFEST).read_text(encoding="utf-8"))
     return Publication(
         decision=decision,
         kind="local",
         location=str(location),
         revision=revision,
         serve_command=serve_command(location, target_dir, sys.executable),
-        files={**manifest["files"], MANIFEST: sha256_file(location / MANIFEST)},
+        files=published_files(location),
     )
+
+
+def published_files(location: Path) -> dict[str, str]:
+    """File name -> SHA-256 of everything in a published folder, its manifest included."""
+    manifest = json.loads((location / MANIFEST).read_text(encoding="utf-8"))
+    return {**manifest["files"], MANIFEST: sha256_file(location / MANIFEST)}
 
 
 def champion_before(place: Path, own: str | None) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from tasks.validate.models import ValidationReport
 
 FORMAT = 1
 _EXPONENTS = {"F32": (np.uint32, 0x7F800000), "BF16": (np.uint16, 0x7F80), "F16": (np.uint16, 0x7C00)}
-_CHUNK = 1 << 22
+_CHUNK_BYTES = 1 << 22
 _DROPPED_KEYS = ("auto_map", "_name_or_path", "_commit_hash")
 
 
@@ -151,12 +151,18 @@ def first_not_finite(path: Path) -> str | None:
             kind, mask = _EXPONENTS[entry["dtype"]]
             first, last = entry["data_offsets"]
             stream.seek(8 + length + first)
-            while first < last:
-                piece = stream.read(min(_CHUNK, last - first))
-                first += len(piece)
-                if bool(np.any((np.frombuffer(piece, kind) & kind(mask)) == mask)):
-                    return str(name)
+            pieces = _pieces(stream, last - first)
+            if any(np.any((np.frombuffer(piece, kind) & kind(mask)) == mask) for piece in pieces):
+                return str(name)
     return None
+
+
+def _pieces(stream: BinaryIO, size_bytes: int) -> Iterator[bytes]:
+    """The next `size_bytes` of a file, in pieces that fit into memory."""
+    while size_bytes > 0:
+        piece = stream.read(min(_CHUNK_BYTES, size_bytes))
+        size_bytes -= len(piece) or size_bytes
+        yield piece
 
 
 def published_config(draft_dir: Path, target: str) -> dict[str, Any]:
