@@ -117,10 +117,12 @@ def training_options(
 def build_draft(
     target_dir: Path, draft: Draft, aux_layer_ids: tuple[int, ...], vocabulary: DraftVocabulary, seed: int
 ) -> nn.Module:
-    """A new draft with the target's frozen embedding, head and final norm; float32; same seed, same weights."""
+    """A new draft in float32 with the target's frozen embedding, head and norm; same seed, same weights."""
+    from loguru import logger
     from speculators.models.attention import ALL_ATTENTION_FUNCTIONS
     from speculators.models.dspark import DSparkDraftModel
 
+    logger.disable("speculators")  # it logs the paths of this machine
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, packed_document_attention)
     config = decoder_config(target_dir, draft)
     mask = mask_token_id(target_dir, config.vocab_size)

@@ -89,7 +89,8 @@ def _read_result(folder: Path) -> DraftCheckpoint:
 def target_name(profile: Profile) -> str:
     """The target's name for the exported configuration: never a path of this machine."""
     model = profile.target.model
-    return Path(model).name if Path(model).expanduser().is_dir() or model.startswith((".", "/", "~")) else model
+    is_path = Path(model).expanduser().is_dir() or model.startswith((".", "/", "~"))
+    return Path(model).name if is_path else model
 
 
 def check_inputs(profile: Profile, captures: CaptureManifest, target: TargetConfig) -> None:

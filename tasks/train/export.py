@@ -123,7 +123,7 @@ def expected_tensors(shape: DraftShape) -> dict[str, tuple[int, ...]]:
 
 
 def check_export(folder: Path, shape: DraftShape) -> int:
-    """Read the export back: every tensor present, of the right shape, finite, and as many parameters as planned.
+    """Read the export back: every tensor there, of its shape, finite, as many parameters as planned.
 
     Returns:
         Parameters that the draft needs in serving, the target's embedding included.

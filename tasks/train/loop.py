@@ -230,7 +230,9 @@ class Loop:
         }
         self.position.train_seconds += seconds
         self._write({"split": "train", **metrics})
-        shown = {name: metrics[name] for name in ("loss", "eal", "tokens_per_s") if name in metrics}
+        shown: dict[str, float] = {
+            name: metrics[name] for name in ("loss", "eal", "tokens_per_s") if name in metrics
+        }
         self.report(self.position.step, self.total_steps, shown, "")
         self._recent, self._recent_tokens, self._recent_started = MetricSums(), 0, now
 

@@ -61,7 +61,8 @@ class _TokenLoss(torch.autograd.Function):
         log_sum = scores.logsumexp(dim=-1)
         row = torch.arange(len(labels), device=logits.device)
         cross_entropy = log_sum - scores[row, labels]
-        draft = scores.sub_(log_sum[:, None]).exp_() if scores is not logits else (scores - log_sum[:, None]).exp()
+        shifted = scores - log_sum[:, None] if scores is logits else scores.sub_(log_sum[:, None])
+        draft = shifted.exp_()
         wanted = probabilities.index_select(0, rows)
         overlap = torch.minimum(draft, wanted).sum(dim=-1)
         total = (row_weights * (ce * cross_entropy + tv * (1.0 - overlap))).sum()

@@ -14,9 +14,7 @@ from profiles.schema import Train
 _NOT_FOR_MUON = ("embed_tokens", "lm_head", "markov_w1", "markov_w2")
 
 
-def build_optimizers(
-    parameters: Mapping[str, Tensor], settings: Train
-) -> dict[str, torch.optim.Optimizer]:
+def build_optimizers(parameters: Mapping[str, Tensor], settings: Train) -> dict[str, torch.optim.Optimizer]:
     """One optimizer (`adamw`), or Muon for matrices and AdamW for the rest. All options are explicit."""
     muon: list[tuple[str, Tensor]] = []
     adamw: list[tuple[str, Tensor]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> Draf
     device = choose_device(train.device)
     if train.threads is not None:
         torch.set_num_threads(train.threads)
-    log = HiddenStateLog(settings.path.__class__(settings.log_dir))
+    log = HiddenStateLog(Path(settings.log_dir))
     entries = _trainable(log)
     vocabulary, model, notes = _draft(settings, entries)
     reader = CaptureReader(
@@ -81,7 +82,7 @@ def _draft(
     settings: TrainSettings, entries: list[IndexEntry]
 ) -> tuple[DraftVocabulary, torch.nn.Module, list[str]]:
     """The draft vocabulary, the initial model and notes on what was adjusted."""
-    train, target = settings.train, settings.path.__class__(settings.target_dir)
+    train, target = settings.train, Path(settings.target_dir)
     size = adapter.target_text_config(target).vocab_size
     vocabulary = choose_vocabulary(answer_counts(entries), train.draft.vocab_size, size)
     model = adapter.build_draft(target, train.draft, settings.aux_layer_ids, vocabulary, train.seed)
@@ -105,7 +106,7 @@ def _finish(
     done = loop.position
     if done.skipped_steps:
         notes.append(f"{done.skipped_steps} steps were skipped because their loss was not finite")
-    metrics = {name: value for name, value in position.best_metrics.items()}
+    metrics = dict(position.best_metrics)
     metrics |= {"train_seconds": done.train_seconds, "train_tokens": float(done.tokens)}
     metrics["skipped_steps"] = float(done.skipped_steps)
     return DraftCheckpoint(

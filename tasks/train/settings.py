@@ -38,7 +38,7 @@ class TrainSettings(BaseModel):
         return Path(self.folder)
 
     def identity(self) -> str:
-        """Digest of everything that decides the weights; a checkpoint of another identity is not continued."""
+        """Digest of all that decides the weights; a checkpoint of another identity is not continued."""
         machine = {"threads", "device", "checkpoint_every_s", "keep_checkpoints", "stall_timeout_s"}
         return sha256_text(
             canonical(

@@ -41,9 +41,7 @@ def answer_counts(entries: Iterable[IndexEntry]) -> Counter[int]:
     return counts
 
 
-def choose_vocabulary(
-    counts: Counter[int], wanted: int | None, target_vocab_size: int
-) -> DraftVocabulary:
+def choose_vocabulary(counts: Counter[int], wanted: int | None, target_vocab_size: int) -> DraftVocabulary:
     """Take the `wanted` most frequent tokens; ties go to the smaller id.
 
     A wish beyond the tokens seen is clamped: a token that never occurs cannot be learned.

@@ -60,9 +60,9 @@ def _make_tokenizer(folder: Path) -> None:
 
     words = {f"w{i}": i for i in range(VOCAB - 2)} | {"<pad>": VOCAB - 2, "<unk>": VOCAB - 1}
     inner = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>"
-    ).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>").save_pretrained(
+        folder
+    )
 
 
 def _make_target(folder: Path) -> Any:

@@ -16,8 +16,7 @@ from tasks.train import adapter
 from tasks.train.data import Batch, CaptureReader, choose_anchors, make_batch
 from tasks.train.loss import LossWeights, MetricSums, outcome_sums
 from tasks.train.vocabulary import answer_counts, choose_vocabulary
-
-from .conftest import AUX_LAYERS, HIDDEN, VOCAB, TinyWorld
+from tests.unit.tasks.train.conftest import AUX_LAYERS, HIDDEN, VOCAB, TinyWorld
 
 WEIGHTS = LossWeights(0.1, 0.9, 1.0, 4.0)
 
@@ -133,7 +132,8 @@ def test_target_weights_are_frozen_and_equal_the_target(world: TinyWorld) -> Non
     assert torch.equal(model.lm_head.weight, embedding[model.t2d])
     assert torch.equal(model.verifier_norm.weight, target["model.norm.weight"])
     assert not set(adapter.FROZEN) & adapter.trained_state(model).keys()
-    assert {name for name, value in model.named_parameters() if not value.requires_grad} == set(adapter.FROZEN)
+    frozen = {name for name, value in model.named_parameters() if not value.requires_grad}
+    assert frozen == set(adapter.FROZEN)
 
 
 def test_same_seed_gives_the_same_draft(world: TinyWorld) -> None:
@@ -147,7 +147,8 @@ def test_decoder_takes_rotary_settings_from_the_target(world: TinyWorld) -> None
     target = adapter.target_text_config(world.target)
     assert config.rope_parameters["rope_theta"] == target.rope_parameters["rope_theta"]
     assert config.layer_types == ["full_attention"] * 2
-    assert adapter.decoder_config(world.target, Draft(sliding_window=8)).layer_types == ["sliding_attention"] * 2
+    sliding = adapter.decoder_config(world.target, Draft(sliding_window=8))
+    assert sliding.layer_types == ["sliding_attention"] * 2
     assert adapter.mask_token_id(world.target, VOCAB) == VOCAB - 2
 
 

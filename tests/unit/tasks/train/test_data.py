@@ -8,8 +8,7 @@ import torch
 from tasks.errors import StageInputError
 from tasks.stream.log import HiddenStateLog
 from tasks.train.data import CaptureReader, TrainBatches, choose_anchors, make_batch, pack, spaced_anchors
-
-from .conftest import HIDDEN, TinyWorld
+from tests.unit.tasks.train.conftest import HIDDEN, TinyWorld
 
 
 def reader(world: TinyWorld, layers: int = 3, cache_bytes: int = 0) -> CaptureReader:

@@ -1,0 +1,176 @@
+"""Training: the loss falls, a resumed run is the same run, bad numbers and signals are survived."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.errors import RetrainError, StageInputError
+from tasks.stream.log import HiddenStateLog
+from tasks.train import adapter, loop
+from tasks.train.checkpoint import Checkpoints
+from tasks.train.loop import StopFlag, Stopped
+from tasks.train.run import train_draft
+from tasks.train.settings import TrainSettings
+from tests.unit.tasks.train.conftest import TinyWorld
+
+
+def lines(folder: Path, split: str) -> list[dict[str, Any]]:
+    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
+    return [row for row in map(json.loads, text.splitlines()) if row["split"] == split]
+
+
+def newest_weights(folder: Path) -> dict[str, torch.Tensor]:
+    checkpoints = Checkpoints(folder, keep=2)
+    return checkpoints.tensors(checkpoints.steps()[0])[0]
+
+
+class StopAfter(StopFlag):
+    """Raises the flag after some reads, as a signal would between steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    @property
+    def raised(self) -> bool:  # type: ignore[override]
+        self.left -= 1
+        return self.left < 0
+
+
+def test_loss_falls_and_acceptance_rises(world: TinyWorld, tmp_path: Path, quiet: Any, never: Any) -> None:
+    result = train_draft(world.settings(tmp_path, epochs=14, anchors=48), quiet, never)
+    train, held = lines(tmp_path, "train"), lines(tmp_path, "held_out")
+    assert train[-1]["loss"] < 0.8 * train[0]["loss"]
+    assert held[0]["step"] == 0 and len(held) == 15
+    assert result.held_out_eal == max(row["eal"] for row in held)
+    assert result.held_out_eal > held[0]["eal"]
+    assert result.step == next(row["step"] for row in held if row["eal"] == result.held_out_eal)
+    assert {"ce_loss", "tv_loss", "confidence_loss", "accept_len", "position_0_acc", "lr"} <= train[-1].keys()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_interrupted_and_resumed_run_equals_an_uninterrupted_one(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, optimizer: str
+) -> None:
+    options: dict[str, Any] = {"optimizer": optimizer, "muon_lr": 0.02, "epochs": 2}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    first = train_draft(world.settings(whole, **options), quiet, never)
+    with pytest.raises(Stopped):
+        train_draft(world.settings(parts, **options), quiet, StopAfter(4))
+    assert Checkpoints(parts, keep=2).steps()[0] == 5
+    with pytest.raises(Stopped):
+        train_draft(world.settings(parts, **options), quiet, StopAfter(3))
+    second = train_draft(world.settings(parts, **options), quiet, never)
+    left, right = newest_weights(whole), newest_weights(parts)
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert torch.equal(value, right[name]), name
+    assert (first.files, first.step, first.steps) == (second.files, second.step, second.steps)
+    measured = [[row["eal"] for row in lines(folder, "held_out")] for folder in (whole, parts)]
+    assert measured[0] == measured[1]
+
+
+def test_other_configuration_starts_anew(world: TinyWorld, tmp_path: Path, quiet: Any, never: Any) -> None:
+    train_draft(world.settings(tmp_path, epochs=1), quiet, never)
+    steps_seen: list[float] = []
+
+    def report(done: float, _total: float, _metrics: Mapping[str, float], _note: str) -> None:
+        steps_seen.append(done)
+
+    train_draft(world.settings(tmp_path, epochs=1, lr=0.005), report, never)
+    assert steps_seen[0] == 0
+    steps_seen.clear()
+    train_draft(world.settings(tmp_path, epochs=1, lr=0.005), report, never)
+    assert steps_seen == []
+
+
+def test_zero_steps_export_the_untrained_draft(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    result = train_draft(world.settings(tmp_path, max_steps=0), quiet, never)
+    assert (result.step, result.steps, result.epochs) == (0, 0, 0)
+    assert result.held_out_eal < 1.2
+    assert (tmp_path / "draft" / "model.safetensors").is_file()
+
+
+def test_max_steps_bounds_the_run(world: TinyWorld, tmp_path: Path, quiet: Any, never: Any) -> None:
+    assert train_draft(world.settings(tmp_path, max_steps=3), quiet, never).steps == 3
+
+
+def poisoned(steps: range) -> Callable[..., Any]:
+    """`run_blocks` whose loss is NaN at the given training calls."""
+    real, calls = adapter.run_blocks, iter(range(10_000))
+
+    def run(model: Any, *rest: Any) -> Any:
+        outcome = real(model, *rest)
+        if model.training and next(calls) in steps:
+            outcome.loss = outcome.loss * float("nan")
+        return outcome
+
+    return run
+
+
+def test_step_without_finite_loss_is_skipped_and_counted(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "run_blocks", poisoned(range(1, 4)))
+    result = train_draft(world.settings(tmp_path, epochs=2), quiet, never)
+    assert result.metrics["skipped_steps"] == 3
+    assert any("3 steps were skipped" in note for note in result.notes)
+    assert result.held_out_eal > 1.0
+    assert all(bool(torch.isfinite(value).all()) for value in newest_weights(tmp_path).values())
+
+
+def test_too_many_bad_steps_in_a_row_end_the_run(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "run_blocks", poisoned(range(2, 1000)))
+    monkeypatch.setattr(loop, "MAX_CONSECUTIVE_SKIPS", 4)
+    with pytest.raises(RetrainError, match="4 steps in a row"):
+        train_draft(world.settings(tmp_path, epochs=3), quiet, never)
+
+
+def test_draft_vocabulary_is_clamped_with_a_note(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    result = train_draft(world.settings(tmp_path, max_steps=1, draft={"vocab_size": 500}), quiet, never)
+    assert result.draft_vocab_size < 500
+    assert any("was lowered to" in note for note in result.notes)
+
+
+def test_captures_without_answers_are_refused(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    empty = tmp_path / "log"
+    empty.mkdir()
+    settings = world.settings(tmp_path).model_copy(update={"log_dir": str(empty)})
+    with pytest.raises(StageInputError, match="no answer token"):
+        train_draft(settings, quiet, never)
+
+
+def test_without_held_out_samples_the_last_weights_are_exported(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = HiddenStateLog.entries
+    monkeypatch.setattr(
+        HiddenStateLog, "entries", lambda self, split=None: [] if split == "held_out" else real(self, split)
+    )
+    result = train_draft(world.settings(tmp_path, epochs=1), quiet, never)
+    assert result.step == result.steps
+    assert any("no sample is held out" in note for note in result.notes)
+
+
+def test_identity_ignores_the_machine_but_not_the_training(world: TinyWorld, tmp_path: Path) -> None:
+    def identity(**options: Any) -> str:
+        settings: TrainSettings = world.settings(tmp_path, **options)
+        return settings.identity()
+
+    assert identity() == identity(threads=2, keep_checkpoints=5)
+    assert identity() != identity(lr=0.02)
