@@ -240,6 +240,7 @@ def _client(root: Path) -> Any:
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
     }.items():
         os.environ.setdefault(name, value)
     root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -44,7 +44,7 @@ class Tracker:
         tags: Mapping[str, str],
         say: Callable[[str], None],
         sink: Sink,
-        answer_s: float = 15.0,
+        answer_s: float = 30.0,
     ) -> None:
         self.run = run
         self.ids: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """`retrain-dspark` with six small stages, for tests of what surrounds them.
 
-Environment: STUB_HANG=<stage> makes that stage start a real child process and wait for it; STUB_FAIL=<stage> makes it
-fail; STUB_HOLD=1 holds the draft. A line `<stage>` is appended to STUB_TRACE whenever a stage really works.
+Environment: STUB_HANG=<stage> makes that stage start a real child process and wait for it; STUB_FAIL=<stage>
+makes it fail; STUB_HOLD=1 holds the draft. A line `<stage>` is appended to STUB_TRACE whenever a stage really works.
 """
 
 from __future__ import annotations
