@@ -1,0 +1,78 @@
+"""The tensors and counts that we require are those that speculators really writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tasks.plan.parameters import DraftShape, draft_parameters
+from tasks.publish.check_folder import CONFIG_KEYS, read_tensors, required_tensors
+
+pytestmark = pytest.mark.integration
+
+
+def saved(folder: Path, draft_vocab: int, kind: str, rank: int = 4) -> Path:
+    """A small untrained draft, as upstream saves it."""
+    from speculators import SpeculatorsConfig, VerifierConfig
+    from speculators.models.dspark.config import DSparkSpeculatorConfig
+    from speculators.models.dspark.core import DSparkDraftModel
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+
+    layers = Qwen3Config(
+        vocab_size=128,
+        hidden_size=32,
+        num_hidden_layers=2,
+        intermediate_size=48,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        tie_word_embeddings=False,
+    )
+    proposal = GreedyTokenProposalConfig(speculative_tokens=4)
+    verifier = VerifierConfig(name_or_path="target", architectures=["LlamaForCausalLM"])
+    config = DSparkSpeculatorConfig(
+        transformer_layer_config=layers,
+        draft_vocab_size=draft_vocab,
+        block_size=4,
+        markov_rank=rank,
+        markov_head_type=kind,
+        confidence_head_with_markov=rank > 0,
+        aux_hidden_state_layer_ids=[1, 2, 3],
+        mask_token_id=0,
+        speculators_config=SpeculatorsConfig(
+            algorithm="dspark",
+            proposal_methods=[proposal],
+            default_proposal_method="greedy",
+            verifier=verifier,
+        ),
+    )
+    DSparkDraftModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("draft_vocab", [64, 128])
+def test_required_tensors_and_counts_are_upstreams(tmp_path: Path, draft_vocab: int, kind: str) -> None:
+    folder = saved(tmp_path / "draft", draft_vocab, kind)
+    config = json.loads((folder / "config.json").read_text())
+    tensors = read_tensors(folder / "model.safetensors")
+    assert set(required_tensors(config)) == set(tensors)
+    assert all(key in config for key in CONFIG_KEYS)
+    trained = sum(
+        math.prod(t["shape"]) for n, t in tensors.items() if n not in ("lm_head.weight", "t2d", "d2t")
+    )
+    shape = DraftShape(32, 48, 2, 4, 2, 8, 128, draft_vocab, 3, 4, kind)
+    assert draft_parameters(shape).trained == trained
+
+
+def test_without_a_markov_head(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "draft", 64, "vanilla", rank=0)
+    config = json.loads((folder / "config.json").read_text())
+    tensors = read_tensors(folder / "model.safetensors")
+    assert set(required_tensors(config)) == set(tensors)
+    shape = DraftShape(32, 48, 2, 4, 2, 8, 128, 64, 3, 0)
+    assert draft_parameters(shape).confidence == tensors["confidence_head.proj.weight"]["shape"][1] + 1
