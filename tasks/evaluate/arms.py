@@ -85,7 +85,7 @@ def measure_arm(
         profile,
         run,
         launcher,
-        name=name,
+        name=f"arm-{name}",
         target_dir=target_dir,
         draft_dir=draft_dir,
         progress=progress,
