@@ -3,9 +3,9 @@
 `python extracting_server.py --port P --master H:P`. Tokens and hidden states are made from the prompt;
 samples go through the product's own sealed writer into a real store.
 
-The run id names a fault, `run-<fault>`, on the first attempt for the first prompt only: none, not-finite, damaged (bytes overwritten after
-sealing), writer-error (the marker instead of the sample), never-written, http-500, other-tokens.
-`empty` answers every prompt with one token.
+The run id names a fault, `run-<fault>`, on the first attempt for the first prompt only: none,
+not-finite, damaged (bytes changed after sealing), writer-error (the marker instead of the sample),
+never-written, http-500, other-tokens. `empty` answers every prompt with one token.
 """
 
 from __future__ import annotations
