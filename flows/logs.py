@@ -25,15 +25,21 @@ class _KnownErrors(logging.Filter):
         return True
 
 
+_known = _KnownErrors()
+
+
+def hide_known_tracebacks() -> None:
+    """Keep Prefect from logging a traceback for an error that is made for the user."""
+    for name in _RAISING:
+        logging.getLogger(name).addFilter(_known)
+
+
 @contextmanager
 def flow_log(run: RunFolder) -> Iterator[None]:
     """Write log records to the run's `flow.log` until the run ends."""
     handler = logging.FileHandler(run.logs / "flow.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT))
-    known = _KnownErrors()
     logging.getLogger("retrain_dspark").setLevel(logging.INFO)
-    for name in _RAISING:
-        logging.getLogger(name).addFilter(known)
     for name in _LOGGERS:
         logging.getLogger(name).addHandler(handler)
     try:

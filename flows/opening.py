@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from flows.closing import close_folder
 from flows.finding import run_of_flow_run
-from flows.logs import flow_log
+from flows.logs import flow_log, hide_known_tracebacks
 from flows.repairing import repair
 from profiles.load import LoadedProfile, ProfileProblem, load_profile
 from profiles.overrides import override_values
@@ -42,6 +42,7 @@ def opened_run(
 
     A flow run that is retried finds its folder again by its id; `run_id` names another one to resume.
     """
+    hide_known_tracebacks()
     flow_run_id, url = _flow_run()
     root = run_root()
     loaded, found = _profile(root, profile, override_values(overrides), run_id, flow_run_id)
