@@ -230,7 +230,8 @@ def target_positions(model: Any, batch: Batch, positions: Tensor) -> TargetPosit
     """The target's distribution over the draft vocabulary at packed `positions [U]`, without gradient."""
     with torch.no_grad():
         scores = model.verifier_lm_head(model.verifier_norm(batch.last_states[positions]))
-        return TargetPositions(scores.float().softmax(dim=-1), scores.argmax(dim=-1))
+        scores = scores.float()
+        return TargetPositions(scores.softmax(dim=-1), scores.max(dim=-1).indices)
 
 
 def run_blocks(model: Any, batch: Batch, anchors: Tensor, weights: LossWeights) -> BlockOutcome:

@@ -56,8 +56,9 @@ class _TokenLoss(torch.autograd.Function):
         row_weights: Tensor,
         ce: float,
         tv: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         scores = logits.float()
+        proposed = scores.max(dim=-1).indices
         log_sum = scores.logsumexp(dim=-1)
         row = torch.arange(len(labels), device=logits.device)
         cross_entropy = log_sum - scores[row, labels]
@@ -73,8 +74,8 @@ class _TokenLoss(torch.autograd.Function):
             gradient = draft * (tv * (mass - below) + ce)
             gradient[row, labels] -= ce
             ctx.save_for_backward(gradient.mul_(row_weights[:, None]).to(logits.dtype))
-        ctx.mark_non_differentiable(cross_entropy, overlap)
-        return total, cross_entropy, overlap
+        ctx.mark_non_differentiable(cross_entropy, overlap, proposed)
+        return total, cross_entropy, overlap, proposed
 
     @staticmethod
     def backward(ctx, total_grad, *_):  # type: ignore[no-untyped-def]
@@ -128,7 +129,7 @@ def block_loss(
     decay = torch.exp(-slots / weights.decay_gamma).expand_as(grid.valid)[grid.valid]
     labels = targets.labels[grid.rows]
     row_weights = decay / (count + _TOKEN_EPS)
-    loss, cross_entropy, overlap = _TokenLoss.apply(
+    loss, cross_entropy, overlap, proposed = _TokenLoss.apply(
         logits, targets.probabilities, grid.rows, labels, row_weights, weights.ce, weights.tv
     )
     with torch.no_grad():
@@ -136,7 +137,7 @@ def block_loss(
             "ce_loss": (row_weights * cross_entropy).sum(),
             "tv_loss": (row_weights * (1.0 - overlap)).sum(),
         }
-        correct = _grid(grid.valid, (logits.argmax(dim=-1) == labels).float())
+        correct = _grid(grid.valid, (proposed == labels).float())
         accept_rate = _grid(grid.valid, overlap)
     confidence = None
     if confidence_logits is not None:

@@ -40,7 +40,7 @@ def build_optimizers(parameters: Mapping[str, Tensor], settings: Train) -> dict[
             betas=(0.9, 0.95),
             eps=1e-8,
             weight_decay=settings.weight_decay,
-            foreach=None,
+            fused=True,
         )
     return optimizers
 
