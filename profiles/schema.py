@@ -248,6 +248,8 @@ class Train(Part):
     """Weight of the confidence loss."""
     decay_gamma: Annotated[float, Field(gt=0)] = 4.0
     """Decay constant of the loss over positions in a block."""
+    learn_from: Literal["answers", "all"] = "answers"
+    """`answers`: the loss sees answer tokens. `all`: also what the target predicts inside the prompts."""
     autocast: Dtype = "bfloat16"
     """Type of the forward pass; master weights stay in float32."""
     seed: Count = 0

@@ -144,6 +144,20 @@ def make_batch(reader: CaptureReader, entries: Sequence[IndexEntry]) -> Batch:
     )
 
 
+def with_prompts(reader: CaptureReader, entries: Sequence[IndexEntry]) -> list[IndexEntry]:
+    """The same samples with a loss on their prompts too, which the target's states cover as well.
+
+    What all prompts begin with (the chat template's opening) stays without a loss: it teaches nothing.
+    """
+    first = reader.load(entries[0])[1]
+    shared = len(first)
+    for entry in entries[1:]:
+        ids = reader.load(entry)[1][:shared]
+        same = (ids == first[: len(ids)]).long().cumprod(0)
+        shared = int(same.sum())
+    return [replace(entry, prompt_tokens=min(entry.prompt_tokens, max(shared, 1))) for entry in entries]
+
+
 class TrainBatches:
     """The batches of every epoch.
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from tasks.errors import StageInputError
-from tasks.stream.log import HiddenStateLog
-from tasks.train.data import CaptureReader, TrainBatches, choose_anchors, make_batch, pack, spaced_anchors
+from tasks.stream.log import HiddenStateLog, LogWriter
+from tasks.train.data import (
+    CaptureReader,
+    TrainBatches,
+    choose_anchors,
+    make_batch,
+    pack,
+    spaced_anchors,
+    with_prompts,
+)
 from tests.unit.tasks.train.conftest import HIDDEN, TinyWorld
 
 
@@ -87,3 +97,20 @@ def test_captures_of_other_layers_are_refused(world: TinyWorld) -> None:
     entry = HiddenStateLog(world.log).entries("train")[0]
     with pytest.raises(StageInputError, match="the draft needs"):
         reader(world, layers=6).load(entry)
+
+
+def test_prompts_can_be_learned_but_not_their_shared_opening(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    for i, prompt in enumerate(([7, 8, 1, 2], [7, 8, 3], [7, 8, 1, 4, 5])):
+        ids = torch.tensor([*prompt, 9, 9])
+        writer.append(
+            i=i, prompt_id=str(i), domain="qa", split="train", prompt_tokens=len(prompt),
+            answer_ids=(9, 9, 9), finish_reason="length",
+            hidden_states=torch.zeros(len(ids), 3, HIDDEN), token_ids=ids,
+        )  # fmt: skip
+    writer.close()
+    log = HiddenStateLog(tmp_path)
+    source = CaptureReader(log, 3, HIDDEN, torch.float32, 0)
+    entries = with_prompts(source, log.entries("train"))
+    masks = [make_batch(source, [entry]).loss_mask.int().tolist() for entry in entries]
+    assert masks == [[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]]
