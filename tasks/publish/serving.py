@@ -77,9 +77,9 @@ def interpreter_files() -> dict[str, str]:
     return {f"{CPU_FOLDER}/{source.name}": source.read_text(encoding="utf-8")}
 
 
-def serve_command(folder: Path, target_dir: Path, python: str) -> str:
+def serve_command(folder: Path, target_dir: Path, python: str, port: int = 8000) -> str:
     """Command that serves the draft of `folder` on this machine."""
-    words = (str(folder / "serve.sh"), str(target_dir), "8000")
+    words = (str(folder / "serve.sh"), str(target_dir), str(port))
     return f"PYTHON={shlex.quote(python)} {shlex.join(words)}"
 
 
