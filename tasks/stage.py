@@ -79,9 +79,7 @@ def section_value(profile: Profile, dotted: str) -> Any:
     return value
 
 
-def fingerprint(
-    stage: Stage[Any], profile: Profile, inputs: Mapping[str, str]
-) -> dict[str, Any]:
+def fingerprint(stage: Stage[Any], profile: Profile, inputs: Mapping[str, str]) -> dict[str, Any]:
     """Everything the stage's output depends on, kept readable so that a difference can be explained.
 
     Args:

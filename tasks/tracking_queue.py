@@ -168,15 +168,24 @@ class Tracker:
                 if not self._queue:
                     return
                 operation = _merge_metrics(self._queue)
-            sent = self._send(operation)
-            with self._changed:
-                if sent and self._queue and self._queue[0] is operation:
-                    self._queue.popleft()
-                    self._changed.notify_all()
-                elif not sent:
-                    if self._closing:
-                        return
-                    self._changed.wait(5.0)
+            if self._send(operation):
+                self._forget(operation)
+            elif not self._wait_to_retry():
+                return
+
+    def _forget(self, operation: Operation) -> None:
+        with self._changed:
+            if self._queue and self._queue[0] is operation:
+                self._queue.popleft()
+                self._changed.notify_all()
+
+    def _wait_to_retry(self) -> bool:
+        """Pause after a failed attempt; False if the queue is closing, so that there is no other one."""
+        with self._changed:
+            if self._closing:
+                return False
+            self._changed.wait(5.0)
+            return True
 
     def _send(self, operation: Operation) -> bool:
         try:

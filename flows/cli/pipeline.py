@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -25,19 +26,21 @@ def run_pipeline(**parameters: Any) -> int:
     quiet_console()
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
+        users_server = bool(os.environ.get("PREFECT_API_URL"))
         with prefect_api() as url:
-            from prefect.settings import PREFECT_API_URL, temporary_settings
+            from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
             from flows.retrain_dspark import retrain_dspark
 
             wait_until_ready(url)
             with temporary_settings({PREFECT_API_URL: url}):
-                return _run(retrain_dspark, parameters)
+                page = PREFECT_UI_URL.value() if users_server else None
+                return _run(retrain_dspark, parameters, page or "")
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _run(flow: Any, parameters: dict[str, Any]) -> int:
+def _run(flow: Any, parameters: dict[str, Any], prefect_page: str) -> int:
     from prefect.exceptions import TerminationSignal
 
     name = flow_run_id_holder()
@@ -48,9 +51,9 @@ def _run(flow: Any, parameters: dict[str, Any]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         run = name()
         _mark_cancelled(run)
-        _print_closing(run)
+        _print_closing(run, prefect_page)
         return EXIT_INTERRUPTED if isinstance(interruption, KeyboardInterrupt) else EXIT_TERMINATED
-    return _report(name(), state)
+    return _report(name(), state, prefect_page)
 
 
 def flow_run_id_holder() -> Any:
@@ -66,27 +69,29 @@ def flow_run_id_holder() -> Any:
     return find
 
 
-def _report(run: RunFolder | None, state: Any) -> int:
+def _report(run: RunFolder | None, state: Any, prefect_page: str) -> int:
     """Closing lines and the exit code of a flow run that ended by itself."""
     if not state.is_completed():
         error = state.result(raise_on_failure=False)
-        _print_closing(run)
+        _print_closing(run, prefect_page)
         if isinstance(error, RetrainError):
             return show_error(error)
         if isinstance(error, Exception):
             return show_unexpected(error)
         click.echo(f"error: {state.message}", err=True)
         return EXIT_FAILED
-    _print_closing(run)
+    _print_closing(run, prefect_page)
     return EXIT_FAILED if state.name == "Held" else EXIT_DONE
 
 
-def _print_closing(run: RunFolder | None) -> None:
+def _print_closing(run: RunFolder | None, prefect_page: str) -> None:
     from tasks.report.closing import closing_lines
     from tasks.report.summary import read_summary
 
     if run is not None:
-        click.echo("\n".join(closing_lines(read_summary(run), run)))
+        # click removes the colour again where output is not a terminal.
+        colour = "NO_COLOR" not in os.environ
+        click.echo("\n".join(closing_lines(read_summary(run), run, colour, prefect_page)))
 
 
 def _mark_cancelled(run: RunFolder | None) -> None:

@@ -13,7 +13,9 @@ from pydantic import ValidationError
 from profiles.schema import Profile
 from tasks.evaluate.live import Answer, ArmClient, ArmRecord, LivePrompt, ask_domains
 from tasks.processes.launcher import Launcher
+from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
+from tasks.serve.arms import ArmEndpoint, serve_arm
 from tasks.stage import canonical, sha256_text, write_atomic
 
 PLAIN = "plain"
@@ -58,7 +60,7 @@ def measure_arm(
     target_dir: Path,
     draft_dir: Path | None,
     launcher: Launcher,
-    progress: Any,
+    progress: Progress,
 ) -> ArmRecord:
     """Measure one arm, or hand back what an earlier attempt stored in `folder`.
 
@@ -72,15 +74,6 @@ def measure_arm(
     stored = stored_arm(folder, name, fingerprint)
     if stored is not None:
         return stored
-    from tasks.serve.arms import serve_arm
-
-    live = profile.evaluate.live
-    done: list[Answer] = []
-
-    def answered(answer: Answer) -> None:
-        done.append(answer)
-        progress.update(done=len(done), total=len(prompts), unit="answers", note=f"arm {name}")
-
     with serve_arm(
         profile,
         run,
@@ -90,36 +83,45 @@ def measure_arm(
         draft_dir=draft_dir,
         progress=progress,
     ) as arm:
-        client = ArmClient(
-            arm.url,
-            arm.served_name,
-            arm.api_key,
-            live.max_new_tokens,
-            logprobs=live.dtype != "float32",
-        )
-        started = time.monotonic()
-        answers, counts, speculates = asyncio.run(
-            ask_domains(
-                client,
-                by_domain(prompts),
-                live.concurrency,
-                profile.serve.progress_timeout_s,
-                answered,
-            )
-        )
-        record = ArmRecord(
-            name=name,
-            fingerprint=fingerprint,
-            argv=tuple(arm.argv),
-            engine=arm.engine,
-            answers={prompt.prompt_id: answers[prompt.prompt_id] for prompt in prompts},
-            domains=counts,
-            speculates=speculates,
-            seconds=time.monotonic() - started,
-        )
+        record = _ask(profile, arm, name, prompts, fingerprint, progress)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(folder / f"{name}.json", record.model_dump_json(indent=1))
     return record
+
+
+def _ask(
+    profile: Profile,
+    arm: ArmEndpoint,
+    name: str,
+    prompts: Sequence[LivePrompt],
+    fingerprint: str,
+    progress: Progress,
+) -> ArmRecord:
+    """Send all prompts to an arm that serves, and gather what it answered and counted."""
+    live = profile.evaluate.live
+    done: list[Answer] = []
+
+    def answered(answer: Answer) -> None:
+        done.append(answer)
+        progress.update(done=len(done), total=len(prompts), unit="answers", note=f"arm {name}")
+
+    exact = live.dtype == "float32"
+    client = ArmClient(arm.url, arm.served_name, arm.api_key, live.max_new_tokens, logprobs=not exact)
+    limit_s = profile.serve.progress_timeout_s
+    started = time.monotonic()
+    answers, counts, speculates = asyncio.run(
+        ask_domains(client, by_domain(prompts), live.concurrency, limit_s, answered)
+    )
+    return ArmRecord(
+        name=name,
+        fingerprint=fingerprint,
+        argv=tuple(arm.argv),
+        engine=arm.engine,
+        answers={prompt.prompt_id: answers[prompt.prompt_id] for prompt in prompts},
+        domains=counts,
+        speculates=speculates,
+        seconds=time.monotonic() - started,
+    )
 
 
 def by_domain(prompts: Sequence[LivePrompt]) -> dict[str, list[LivePrompt]]:

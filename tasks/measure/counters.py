@@ -60,21 +60,21 @@ def parse_scrape(text: str, *, where: str = "") -> Scrape:
     Raises:
         ServiceError: The page is not in Prometheus' text format.
     """
-    values: dict[Series, float] = {}
-    created: dict[Series, float] = {}
     try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                name, kind = _split(sample.name)
-                if name in _NAMES and kind:
-                    target = values if kind == "total" else created
-                    target[(name, tuple(sorted(sample.labels.items())))] = float(sample.value)
+        samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
     except ValueError as error:
         raise ServiceError(
             f"the metrics page cannot be read: {error}",
             where=where,
             hint="check that the URL is a vLLM server and that nothing rewrites its /metrics page",
         ) from error
+    values: dict[Series, float] = {}
+    created: dict[Series, float] = {}
+    for sample in samples:
+        name, kind = _split(sample.name)
+        if name in _NAMES and kind:
+            target = values if kind == "total" else created
+            target[(name, tuple(sorted(sample.labels.items())))] = float(sample.value)
     return Scrape(values, created)
 
 

@@ -8,20 +8,14 @@ from dataclasses import dataclass
 from profiles.schema import DOMAINS, Profile
 from tasks.errors import RetrainError
 from tasks.plan.models import Plan, PlannedDisk, PlannedStage
-from tasks.plan.parameters import (
-    DraftParameters,
-    DraftShape,
-    checkpoint_bytes,
-    draft_parameters,
-    export_bytes,
-    training_bytes,
-)
+from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
 from tasks.plan.processes import memory_peak, planned_processes
 from tasks.plan.render import plan_text
 from tasks.plan.sizes import TYPICAL_PROMPT_TOKENS, SampleSizes, sample_sizes
 from tasks.prompts.load import load_prompts
 from tasks.serve.target_config import TargetConfig, read_target_config
 from tasks.serve.target_folder import converted_folder, resolve_target
+from tasks.train.size import DraftParameters, DraftShape, draft_parameters
 
 REPORT_BYTES = 40 * 10**6
 """Report, logs, MLflow database and metrics of a run of the laptop's size."""

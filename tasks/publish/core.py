@@ -82,13 +82,7 @@ def publish(
         lineage=lineage,
         private_folders=(run.path, run.path.parent, place, draft_dir, target_dir, folder),
     )
-    if decision.promote:
-        revision = own or add_version(place, package.build)
-        location = place / revision
-        verify_folder(location)
-        promote(place, revision)
-    else:
-        revision, location = "", hold(folder, package)
+    revision, location = promoted(place, own, package) if decision.promote else ("", hold(folder, package))
     return Publication(
         decision=decision,
         kind="local",
@@ -109,6 +103,14 @@ def champion_before(place: Path, own: str | None) -> str | None:
     """The champion to beat; where this run's version `own` already became it, the one before."""
     champion = read_pointer(place, CHAMPION)
     return read_pointer(place, PREVIOUS) if champion is not None and champion == own else champion
+
+
+def promoted(place: Path, own: str | None, package: Package) -> tuple[str, Path]:
+    """Add a version, unless this run did so before it was interrupted, and let the champion point at it."""
+    revision = own or add_version(place, package.build)
+    verify_folder(place / revision)
+    promote(place, revision)
+    return revision, place / revision
 
 
 def hold(folder: Path, package: Package) -> Path:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +133,10 @@ def check_export(folder: Path, shape: DraftShape) -> int:
     """
     wanted = expected_tensors(shape)
     found: dict[str, tuple[int, ...]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - not a dict
-                value = tensors.get_tensor(name)
-                found[name] = tuple(value.shape)
-                if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                    raise _broken(folder, f"tensor {name} holds values that are not finite")
+    for name, value in _tensors(folder):
+        found[name] = tuple(value.shape)
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise _broken(folder, f"tensor {name} holds values that are not finite")
     for name in sorted(wanted.keys() | found.keys()):
         if found.get(name) != wanted.get(name):
             raise _broken(folder, f"tensor {name} is {found.get(name)}, expected {wanted.get(name)}")
@@ -149,6 +146,13 @@ def check_export(folder: Path, shape: DraftShape) -> int:
     if trained != trained_parameters(shape):
         raise _broken(folder, f"{trained:,} trained parameters, expected {trained_parameters(shape):,}")
     return serving_parameters(shape)
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                yield name, tensors.get_tensor(name)
 
 
 def _broken(folder: Path, what: str) -> JobError:

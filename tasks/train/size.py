@@ -10,9 +10,9 @@ class DraftShape:
     """Sizes that the parameter count depends on."""
 
     vocab_size: int
-    """V, the target's vocabulary."""
+    """V, the target's vocabulary: rows of the embedding and of the Markov head's first matrix."""
     draft_vocab_size: int
-    """D, tokens that the draft can propose."""
+    """V', tokens that the draft can propose: rows of the head and of the Markov head's second matrix."""
     hidden_size: int
     aux_layers: int
     """Captured layers that feed the draft, without the last one."""
@@ -26,23 +26,67 @@ class DraftShape:
     confidence_head: bool = True
 
 
+@dataclass(frozen=True)
+class DraftParameters:
+    """Parameter counts by part; `frozen` ones are the target's own and do not train."""
+
+    embedding: int
+    lm_head: int
+    fc: int
+    norms: int
+    layers: int
+    markov: int
+    confidence: int
+
+    @property
+    def frozen(self) -> int:
+        return self.embedding + self.lm_head
+
+    @property
+    def trained(self) -> int:
+        return self.fc + self.norms + self.layers + self.markov + self.confidence
+
+    @property
+    def total(self) -> int:
+        return self.frozen + self.trained
+
+
+def markov_parameters(shape: DraftShape) -> int:
+    """Parameters of the Markov head: `V r + r V'`, plus the gate or the joint projection with bias."""
+    rank = shape.markov_rank
+    if rank == 0:
+        return 0
+    base = shape.vocab_size * rank + rank * shape.draft_vocab_size
+    extra = {
+        "vanilla": 0,
+        "gated": (shape.hidden_size + rank) * rank + rank,
+        "rnn": (2 * rank + shape.hidden_size) * 3 * rank + 3 * rank,
+    }
+    return base + extra[shape.markov_head_type]
+
+
+def draft_parameters(shape: DraftShape) -> DraftParameters:
+    """Count the parameters of a draft.
+
+    `2Vd + m d d + 2d + 2Vr + L(2 d H hd + 2 d KV hd + 3 d I + 2d + 2 hd) + (d + r + 1)`, full vocabulary.
+    """
+    hidden, head_dim = shape.hidden_size, shape.head_dim
+    attention = 2 * hidden * head_dim * (shape.num_attention_heads + shape.num_key_value_heads)
+    layer = attention + 3 * hidden * shape.intermediate_size + 2 * hidden + 2 * head_dim
+    return DraftParameters(
+        embedding=shape.vocab_size * hidden,
+        lm_head=shape.draft_vocab_size * hidden,
+        fc=shape.aux_layers * hidden * hidden,
+        norms=2 * hidden,
+        layers=shape.num_layers * layer,
+        markov=markov_parameters(shape),
+        confidence=hidden + shape.markov_rank + 1 if shape.confidence_head else 0,
+    )
+
+
 def trained_parameters(shape: DraftShape) -> int:
     """Parameters that training changes: everything but the target's embedding, head and final norm."""
-    d, r = shape.hidden_size, shape.markov_rank
-    heads = shape.num_attention_heads * shape.head_dim
-    kv_heads = shape.num_key_value_heads * shape.head_dim
-    attention = 2 * d * heads + 2 * d * kv_heads + 2 * shape.head_dim
-    layer = attention + 3 * d * shape.intermediate_size + 2 * d
-    total = shape.num_layers * layer + shape.aux_layers * d * d + 2 * d
-    if r:
-        total += shape.vocab_size * r + r * shape.draft_vocab_size
-        if shape.markov_head_type == "gated":
-            total += (d + r) * r + r
-        elif shape.markov_head_type == "rnn":
-            total += (2 * r + d) * 3 * r + 3 * r
-    if shape.confidence_head:
-        total += d + r + 1
-    return total
+    return draft_parameters(shape).trained
 
 
 def serving_parameters(shape: DraftShape) -> int:
@@ -50,5 +94,4 @@ def serving_parameters(shape: DraftShape) -> int:
 
     Gives 4,744,900,481 for the published draft of Kimi K3.
     """
-    frozen = shape.vocab_size * shape.hidden_size + shape.draft_vocab_size * shape.hidden_size
-    return frozen + trained_parameters(shape)
+    return draft_parameters(shape).total

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.plan.parameters import DraftShape, draft_parameters
 from tasks.publish.check_folder import CONFIG_KEYS, read_tensors, required_tensors
+from tasks.train.size import DraftShape, draft_parameters
 
 pytestmark = pytest.mark.integration
 

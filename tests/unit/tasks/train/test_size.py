@@ -1,30 +1,49 @@
-"""The parameter formula against a published draft."""
+"""Parameter counts against a published model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
-from tasks.train.size import DraftShape, serving_parameters, trained_parameters
+import pytest
 
-KIMI_K3 = DraftShape(
-    vocab_size=163_840,
-    draft_vocab_size=163_840,
+from tasks.train.size import (
+    DraftShape,
+    draft_parameters,
+    markov_parameters,
+    serving_parameters,
+    trained_parameters,
+)
+
+K3 = DraftShape(
     hidden_size=7168,
-    aux_layers=5,
+    intermediate_size=14336,
     num_layers=5,
     num_attention_heads=96,
     num_key_value_heads=16,
     head_dim=64,
-    intermediate_size=14_336,
+    vocab_size=163840,
+    draft_vocab_size=163840,
+    aux_layers=5,
     markov_rank=256,
 )
 
 
-def test_formula_gives_the_published_parameter_counts() -> None:
-    assert serving_parameters(KIMI_K3) == 4_744_900_481
-    assert trained_parameters(KIMI_K3) == 2_396_090_241
+def test_the_published_k3_draft() -> None:
+    counts = draft_parameters(K3)
+    assert counts.total == 4_744_900_481
+    assert counts.frozen == 2_348_810_240
+    assert counts.trained == 2_396_090_241
+    assert (serving_parameters(K3), trained_parameters(K3)) == (counts.total, counts.trained)
 
 
-def test_heads_can_be_left_out() -> None:
-    without = replace(KIMI_K3, markov_rank=0, confidence_head=False)
-    assert trained_parameters(KIMI_K3) - trained_parameters(without) == 2 * 163_840 * 256 + 7168 + 256 + 1
+def test_no_markov_head_and_no_confidence_head() -> None:
+    counts = draft_parameters(dataclasses.replace(K3, markov_rank=0, confidence_head=False))
+    assert (counts.markov, counts.confidence) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"), [("vanilla", 0), ("gated", (10 + 4) * 4 + 4), ("rnn", (8 + 10) * 12 + 12)]
+)
+def test_markov_variants(kind: str, extra: int) -> None:
+    shape = DraftShape(100, 50, 10, 1, 1, 2, 1, 4, 20, 4, kind)
+    assert markov_parameters(shape) == 100 * 4 + 4 * 50 + extra
