@@ -48,10 +48,11 @@ def opened_run(
     loaded, found = _profile(root, profile, override_values(overrides), run_id, flow_run_id)
     run = create_run(root, found or new_run_id(loaded.profile.name, flow_run_id), loaded.profile)
     with _only_one(run), flow_log(run):
+        # Before this run is introduced: what a killed attempt at the same run left is known by its entry.
+        for line in repair(root, own_flow_run=flow_run_id):
+            log.info("repaired: %s", line)
         _introduce(run, loaded, flow_run_id, override_values(overrides))
         progress = shown_progress() or LineProgress(_run_logger().info)
-        for line in repair(root):
-            log.info("repaired: %s", line)
         tracker = open_tracker(run, loaded.profile.tracking.experiment, _tags(run, url), progress.say)
         ctx = RunContext(
             run, loaded.profile, tracker, progress, launcher_for(loaded.profile), from_stage, flow_run_id

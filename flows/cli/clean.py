@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 from filelock import FileLock, Timeout
 
-from flows.finding import is_live, runs_of
+from flows.finding import abandoned, is_live, runs_of
+from tasks.errors import ServiceError
 from tasks.run_folder import RunFolder, run_root
 
 
@@ -20,13 +21,9 @@ def command(keep: int, dry_run: bool) -> None:
 
     A run that is being worked on and published drafts are never touched.
     """
-    from flows.cli.environment import quiet_console
-    from flows.repairing import repair
-
-    quiet_console()
     would = "would " if dry_run else ""
     root = run_root()
-    for line in repair(root, change=not dry_run):
+    for line in _repair(root, change=not dry_run):
         click.echo(f"{would}repair: {line}")
     freed = 0
     for run in list(runs_of(root))[keep:]:
@@ -39,6 +36,27 @@ def command(keep: int, dry_run: bool) -> None:
         if not dry_run:
             shutil.rmtree(run.path)
     click.echo(f"{would}free {freed / 2**20:.0f} MiB")
+
+
+def _repair(root: Path, change: bool) -> list[str]:
+    """Repair with Prefect's API at hand, which is started only if there is something to tell it."""
+    from flows.cli.environment import quiet_console
+    from flows.repairing import repair
+
+    quiet_console()
+    if not change or not any(abandoned(root)):
+        return repair(root, change=change)
+    from flows.cli.prefect_server import prefect_api, wait_until_ready
+
+    with prefect_api() as url:
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        try:
+            wait_until_ready(url)
+        except ServiceError as error:  # the rest can be repaired; what Prefect must know waits
+            click.echo(f"warning: {error}", err=True)
+        with temporary_settings({PREFECT_API_URL: url}):
+            return repair(root)
 
 
 def _in_use(run: RunFolder) -> bool:

@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+_WIDE = 100
 STAGE_WORDS = ("validate", "serve", "stream", "train", "evaluate", "publish")
 _MARKS = {"waiting": "·", "running": "▶", "completed": "✓", "reused": "↺", "failed": "✗", "skipped": "-"}
 _STYLES = {
@@ -276,6 +277,8 @@ class TerminalProgress:
     def _draw(self) -> RenderableType:
         now = time.monotonic()
         table = Table.grid(padding=(0, 1))
+        for _ in range(4):
+            table.add_column(no_wrap=True, overflow="ellipsis")
         with self._lock:
             for name, state in self._states.items():
                 seconds = now - self._began if name == self._current else self._seconds.get(name)
@@ -291,12 +294,13 @@ class TerminalProgress:
     def _detail(self, name: str, state: str, now: float) -> RenderableType:
         if name != self._current:
             return Text("reused" if state == "reused" else "", style="dim")
+        words = Text(self._work.describe(now) if self._work.unit else self._notes.get(name, ""))
+        words.no_wrap, words.overflow = True, "ellipsis"  # a line that wraps makes the whole list jump
+        if not self._work.total:
+            return words
         line = Table.grid(padding=(0, 1))
-        words = Text(
-            self._work.describe(now) if self._work.unit else self._notes.get(name, ""), overflow="ellipsis"
-        )
-        if self._work.total:
-            line.add_row(ProgressBar(total=self._work.total, completed=self._work.done, width=24), words)
-        else:
-            line.add_row(words)
+        width = 24 if self._live.console.width >= _WIDE else 8
+        line.add_column(min_width=width, max_width=width)
+        line.add_column(no_wrap=True, overflow="ellipsis")
+        line.add_row(ProgressBar(total=self._work.total, completed=self._work.done, width=width), words)
         return line

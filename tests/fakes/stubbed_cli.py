@@ -1,11 +1,14 @@
 """`retrain-dspark` with six small stages, for tests of what surrounds them.
 
 Environment: STUB_HANG=<stage> makes that stage start a real child process and wait for it; STUB_FAIL=<stage>
-makes it fail; STUB_HOLD=1 holds the draft. A line `<stage>` is appended to STUB_TRACE whenever a stage really works.
+makes it fail; STUB_CRASH=<stage> raises an error that nobody foresaw; STUB_HOLD=1 holds the draft. The file
+that STUB_FILE names may hold the same settings as JSON: it can change while a worker lives. A line `<stage>`
+is appended to STUB_TRACE whenever a stage really works.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -28,11 +31,18 @@ from tasks.train.models import DraftCheckpoint
 from tasks.validate.models import ValidationReport
 
 
+def setting(name: str) -> str:
+    """Value of STUB_<name> now."""
+    path = Path(os.environ.get("STUB_FILE", os.devnull))
+    given = json.loads(path.read_text()) if path.is_file() else {}
+    return str(given.get(f"STUB_{name}", os.environ.get(f"STUB_{name}", "")))
+
+
 def results(profile: Any) -> dict[str, Any]:
     """A small valid result of each stage."""
     tau = TauEstimate(value=1.5, low=1.3, high=1.7, prompts=1, rounds=2, accepted=1)
     measured = Measurement(domains={"qa": tau}, macro=tau, pooled=tau)
-    promote = "STUB_HOLD" not in os.environ
+    promote = not setting("HOLD")
     return {
         "validate": ValidationReport(facts={}, checks=(), worst="pass"),
         "serve": TargetIdentity(
@@ -73,11 +83,11 @@ def stub(stage: Stage[Any]) -> Callable[..., Any]:
         with open(os.environ.get("STUB_TRACE", os.devnull), "a", encoding="utf-8") as trace:
             trace.write(f"{stage.name}\n")
         ctx.progress.update(done=1, total=2, unit="steps", metrics={"loss": 0.5})
-        if os.environ.get("STUB_FAIL") == stage.name:
+        if setting("FAIL") == stage.name:
             raise JobError("the stub was asked to fail", where=stage.name, hint="unset STUB_FAIL")
-        if os.environ.get("STUB_CRASH") == stage.name:
+        if setting("CRASH") == stage.name:
             raise ZeroDivisionError("a fault of our own")
-        if os.environ.get("STUB_HANG") == stage.name:
+        if setting("HANG") == stage.name:
             argv = (sys.executable, "-c", "import time; time.sleep(600)")
             with running(ctx.launcher, ProcessSpec("hanging", stage.name, "train", argv), ctx.run) as handle:
                 while handle.poll() is None:

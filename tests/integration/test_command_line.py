@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,39 +15,32 @@ from uuid import UUID
 
 import psutil
 import pytest
+from observing import facts_of, mlflow_runs, only_run, prefect_state, processes_of, statuses, until
 
 STUB = Path(__file__).parents[1] / "fakes" / "stubbed_cli.py"
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One real Prefect API for all tests here."""
-    from flows.cli.prefect_server import prefect_api, wait_until_ready
-
-    home = tmp_path_factory.mktemp("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_HOME", str(home))
-        patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-        patch.setenv("RETRAIN_DSPARK_RUNS", str(home))
-        with prefect_api() as url:
-            wait_until_ready(url)
-            yield url
+def api(pages: Any) -> str:
+    """Address of the session's Prefect API."""
+    return str(pages.api)
 
 
 @pytest.fixture
 def start(tmp_path: Path, api: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
-    def run(*words: str, **env: str) -> subprocess.Popen[str]:
+    def run(*words: str, shared_api: bool = True, **env: str) -> subprocess.Popen[str]:
         given = {
-            "PREFECT_API_URL": api,
+            **({"PREFECT_API_URL": api} if shared_api else {}),
             "RETRAIN_DSPARK_RUNS": str(tmp_path / "runs"),
             "STUB_TRACE": str(tmp_path / "trace"),
         }
+        inherited = {n: v for n, v in os.environ.items() if not n.startswith(("PREFECT_", "MLFLOW_"))}
         process = subprocess.Popen(
             (sys.executable, str(STUB), *words),
-            env={**os.environ, **given, **env},
+            env={**inherited, **given, **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -63,39 +56,13 @@ def start(tmp_path: Path, api: str) -> Iterator[Callable[..., subprocess.Popen[s
             process.wait()
 
 
-def until(true: Callable[[], Any], wait_s: float = 120.0) -> Any:
-    deadline = time.monotonic() + wait_s
-    while time.monotonic() < deadline:
-        value = true()
-        if value:
-            return value
-        time.sleep(0.1)
-    raise AssertionError("it did not come true")
+def facts(root: Path) -> dict[str, Any]:
+    run = only_run(root)
+    return {"run_id": run.name, **facts_of(run)}
 
 
-def facts_of(runs: Path) -> dict[str, Any]:
-    path = next(iter(sorted(runs.glob("*/run.json"))))
-    return {"run_id": path.parent.name, **json.loads(path.read_text())}
-
-
-def prefect_state(api: str, flow_run_id: str) -> str:
-    from prefect.client.orchestration import SyncPrefectClient
-
-    with SyncPrefectClient(api=api) as client:
-        state = client.read_flow_run(UUID(flow_run_id)).state
-    assert state is not None
-    return str(state.name)
-
-
-def mlflow_statuses(runs: Path) -> dict[str, str]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=f"sqlite:///{runs / 'mlflow.db'}")
-    experiments = [found.experiment_id for found in client.search_experiments()]
-    return {
-        run.data.tags["dspark.key"].partition(":")[2] or "parent": run.info.status
-        for run in client.search_runs(experiments)
-    }
+def mlflow_statuses(root: Path) -> dict[str, str]:
+    return statuses(mlflow_runs(root, only_run(root).name))
 
 
 def worked(tmp_path: Path) -> list[str]:
@@ -119,26 +86,26 @@ def test_a_failed_run_is_resumed_from_the_failed_stage(
     assert "the stub was asked to fail" in output
     assert "to do: unset STUB_FAIL" in output
     assert "Traceback" not in output + (next(runs.glob("*/logs/flow.log"))).read_text()
-    facts = facts_of(runs)
-    assert prefect_state(api, facts["flow_run_id"]) == "Failed"
+    known = facts(runs)
+    assert prefect_state(api, known["flow_run_id"])[0] == "Failed"
     assert mlflow_statuses(runs)["train"] == mlflow_statuses(runs)["parent"] == "FAILED"
-    first = json.loads((runs / facts["run_id"] / "summary.json").read_text())
+    first = json.loads((runs / known["run_id"] / "summary.json").read_text())
     assert (first["status"], first["stages"][3]["status"]) == ("failed", "failed")
 
-    process = start("resume", facts["run_id"])
+    process = start("resume", known["run_id"])
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert worked(tmp_path) == ["validate", "serve", "stream", "train", "train", "evaluate", "publish"]
     assert set(mlflow_statuses(runs).values()) == {"FINISHED"}
-    assert facts_of(runs)["mlflow_parent_run_id"] == facts["mlflow_parent_run_id"]
-    summary = json.loads((runs / facts["run_id"] / "summary.json").read_text())
+    assert facts(runs)["mlflow_parent_run_id"] == known["mlflow_parent_run_id"]
+    summary = json.loads((runs / known["run_id"] / "summary.json").read_text())
     assert [stage["status"] for stage in summary["stages"]] == ["reused"] * 3 + ["completed"] * 3
 
-    process = start("resume", facts["run_id"], "--from", "evaluate", STUB_HOLD="1")
+    process = start("resume", known["run_id"], "--from", "evaluate", STUB_HOLD="1")
     output, _ = process.communicate()
     assert process.returncode == 1, output
     assert worked(tmp_path)[-2:] == ["evaluate", "publish"]
-    assert prefect_state(api, facts_of(runs)["flow_run_id"]) == "Held"
+    assert prefect_state(api, facts(runs)["flow_run_id"])[0] == "Held"
 
 
 @pytest.mark.parametrize(
@@ -160,33 +127,77 @@ def test_an_interrupted_run_is_cancelled_everywhere(
     assert process.returncode == code, output
     assert "Traceback" not in output
     assert not psutil.pid_exists(child)
-    facts = facts_of(runs)
-    assert prefect_state(api, facts["flow_run_id"]) == "Cancelled"
+    known = facts(runs)
+    assert prefect_state(api, known["flow_run_id"])[0] == "Cancelled"
     statuses = mlflow_statuses(runs)
     assert statuses["train"] == statuses["parent"] == "KILLED"
-    assert json.loads((runs / facts["run_id"] / "summary.json").read_text())["status"] == "cancelled"
+    assert json.loads((runs / known["run_id"] / "summary.json").read_text())["status"] == "cancelled"
 
 
-def test_a_killed_run_leaves_nothing_and_is_closed_at_the_next_start(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], api: str
-) -> None:
-    runs = tmp_path / "runs"
-    process = start("run", "-p", "laptop", STUB_HANG="stream")
+def killed(process: subprocess.Popen[str], runs: Path, stage: str) -> str:
+    """Kill the flow while `stage` hangs, and wait until its child is gone; returns the flow run's id."""
     child = hanging(runs)
-    until(lambda: "stream" in mlflow_statuses(runs))
+    until(lambda: stage in mlflow_statuses(runs))
     process.kill()
     process.wait()
     until(lambda: not psutil.pid_exists(child), wait_s=15)
-    facts = facts_of(runs)
-    assert prefect_state(api, facts["flow_run_id"]) == "Running"
+    return str(facts(runs)["flow_run_id"])
+
+
+def test_a_killed_run_leaves_nothing_and_is_closed_by_clean(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], api: str
+) -> None:
+    runs = tmp_path / "runs"
+    flow_run_id = killed(start("run", "-p", "laptop", STUB_HANG="stream"), runs, "stream")
+    assert prefect_state(api, flow_run_id)[0] == "Running"
+    assert mlflow_statuses(runs)["parent"] == "RUNNING"
+
+    process = start("clean", "--keep", "5", "--dry-run")
+    output, _ = process.communicate()
+    assert "would repair" in output
+    assert prefect_state(api, flow_run_id)[0] == "Running"
 
     process = start("clean", "--keep", "5")
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert prefect_state(api, facts["flow_run_id"]) == "Crashed"
-    statuses = mlflow_statuses(runs)
-    assert statuses["stream"] == statuses["parent"] == "KILLED"
-    assert (runs / facts["run_id"] / "summary.json").exists()
+    assert prefect_state(api, flow_run_id)[0] == "Crashed"
+    found = mlflow_statuses(runs)
+    assert found["stream"] == found["parent"] == "KILLED"
+    assert (only_run(runs) / "summary.json").exists()
+
+
+def test_the_resume_of_a_killed_run_closes_what_the_killed_attempt_left(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], api: str
+) -> None:
+    runs = tmp_path / "runs"
+    first = killed(start("run", "-p", "laptop", STUB_HANG="train"), runs, "train")
+    process = start("resume", only_run(runs).name)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    known = facts(runs)
+    assert known["flow_run_ids"][0] == first != known["flow_run_id"]
+    assert prefect_state(api, first)[0] == "Crashed"
+    assert prefect_state(api, known["flow_run_id"])[0] == "Completed"
+    assert set(mlflow_statuses(runs).values()) == {"FINISHED"}
+    assert known["status"] == "completed"
+
+
+def test_a_run_killed_with_its_own_server_is_crashed_in_the_same_database(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Without PREFECT_API_URL the API dies with the run; `clean` finds the flow run in the run root."""
+    runs = tmp_path / "runs"
+    process = start("run", "-p", "laptop", shared_api=False, STUB_HANG="serve")
+    flow_run_id = killed(process, runs, "serve")
+    until(lambda: not processes_of(runs), wait_s=15, what="the end of the server and the guard")
+    process = start("clean", "--keep", "5", shared_api=False)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert not processes_of(runs)
+    with sqlite3.connect(runs / ".prefect" / "prefect.db") as database:
+        found = database.execute("select id, state_name from flow_run").fetchall()
+    assert [(str(UUID(name)), state) for name, state in found] == [(flow_run_id, "Crashed")]
+    assert mlflow_statuses(runs)["parent"] == "KILLED"
 
 
 def test_an_unexpected_error_is_one_line_and_the_path_of_the_traceback(
