@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +21,27 @@ _RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 
 def run_root() -> Path:
     """Folder of all runs: `RETRAIN_DSPARK_RUNS`, else `runs` in the working directory."""
-    return Path(os.environ.get(RUNS_ENV, "runs")).expanduser().absolute()
+    return Path(os.environ.get(RUNS_ENV) or "runs").expanduser().absolute()
+
+
+def private_run_root() -> Path:
+    """The run root, made if it is missing: only for this user.
+
+    Raises:
+        UsageError: It cannot be made or written.
+    """
+    root = run_root()
+    hint = f"name a folder that you can write with {RUNS_ENV}"
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except FileExistsError:
+        raise UsageError("the run root is not a folder", where=str(root), hint=hint) from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"the run root cannot be written: {reason}", where=str(root), hint=hint) from None
+    return root
 
 
 def new_run_id(profile_name: str, suffix: str, now: datetime | None = None) -> str:

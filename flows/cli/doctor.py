@@ -14,7 +14,8 @@ from tasks.errors import EXIT_DONE, EXIT_FAILED
 @click.command("doctor")
 @profile_option
 @set_option
-def command(profile: str, assignments: tuple[str, ...]) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
+def command(profile: str, assignments: tuple[str, ...], as_json: bool) -> int:
     """Check this machine for a profile; nothing is left running."""
     loaded, _ = load(profile, assignments)
     from tasks.processes.launcher import launcher_for
@@ -31,6 +32,9 @@ def command(profile: str, assignments: tuple[str, ...]) -> int:
             report = validate(loaded.profile, run, folder, launcher_for(loaded.profile), SilentProgress())
         finally:
             reap(run.services)
+    if as_json:
+        click.echo(report.model_dump_json(indent=2))
+        return EXIT_FAILED if report.worst == "fail" else EXIT_DONE
     for check in report.checks:
         click.echo(f"{check.status:<5} {check.id}: {check.message}")
         if check.remedy and check.status in ("fail", "warn"):

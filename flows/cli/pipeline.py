@@ -15,14 +15,15 @@ from rich.console import Console
 
 from flows.cli.environment import quiet_console
 from flows.cli.main import EXIT_TERMINATED, show_error, show_unexpected
-from flows.cli.prefect_server import prefect_api, wait_until_ready
+from flows.cli.prefect_server import prefect_api, send_what_waits, wait_until_ready
 from tasks.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, RetrainError
 from tasks.report.progress import LineProgress, TerminalProgress, show_on
-from tasks.run_folder import RunFolder, run_root
+from tasks.run_folder import RunFolder, private_run_root, run_root
 
 
 def run_pipeline(**parameters: Any) -> int:
     """Run the flow with these parameters and return the exit code."""
+    private_run_root()
     quiet_console()
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:

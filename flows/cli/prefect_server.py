@@ -19,6 +19,13 @@ from tasks.processes.ports import free_port
 from tasks.run_folder import run_root
 
 READY_S = 240.0
+"""A server of our own on a busy machine; it is one process with a database to make."""
+ANSWER_S = 15.0
+"""A server that the user named: it runs, or it does not."""
+SEND_S = 10.0
+
+
+_own: dict[str, subprocess.Popen[bytes]] = {}
 
 
 @contextmanager
@@ -30,32 +37,57 @@ def prefect_api() -> Iterator[str]:
         return
     port = free_port("127.0.0.1")
     url = f"http://127.0.0.1:{port}/api"
-    process = _start(port)
+    process = _own[url] = _start(port)
     try:
         os.environ["PREFECT_API_URL"] = url
         yield url
     finally:
         os.environ.pop("PREFECT_API_URL", None)
+        _own.pop(url, None)
         _end(process)
 
 
-def wait_until_ready(url: str, deadline_s: float = READY_S) -> None:
+def wait_until_ready(url: str, deadline_s: float | None = None) -> None:
     """Return when the API answers.
 
+    Args:
+        deadline_s: None waits as fits: long for a server of our own, short for one that the user named.
+
     Raises:
-        ServiceError: It does not within the deadline.
+        ServiceError: It does not within the deadline, or our own server has ended.
     """
-    deadline = time.monotonic() + deadline_s
-    while time.monotonic() < deadline:
+    own = _own.get(url)
+    wait_s = deadline_s or (READY_S if own else ANSWER_S)
+    deadline = time.monotonic() + wait_s
+    while time.monotonic() < deadline and (own is None or own.poll() is None):
         try:
             if httpx.get(f"{url}/health", timeout=2).status_code == 200:
                 return
-        except httpx.HTTPError:
+        except (httpx.HTTPError, httpx.InvalidURL):
             pass
         time.sleep(0.1)
+    if own is None:
+        hint = "start that server, or unset PREFECT_API_URL to use a temporary one"
+    else:
+        hint = f"see {_log_path()}"
     raise ServiceError(
-        f"Prefect's API did not answer within {deadline_s:.0f} s", where=url, hint=f"see {_log_path()}"
+        f"Prefect's API did not answer within {wait_s:.0f} s", where=f"PREFECT_API_URL: {url}", hint=hint
     )
+
+
+def send_what_waits(within_s: float = SEND_S) -> None:
+    """Let Prefect send its waiting events and logs while the API still answers, then let the process end.
+
+    At exit Prefect waits for them without a bound, also for a server that has ended meanwhile.
+    """
+    from prefect._internal.concurrency.services import _QueueServiceBase as Services
+
+    waiting = [service for service in Services._instances.values() if service._loop is not None]
+    Services.drain_all(timeout=within_s)
+    for service in waiting:
+        event, loop = service._done_event, service._loop
+        if event is not None and loop is not None and not event.is_set():
+            loop.call_soon_threadsafe(event.set)
 
 
 def _start(port: int) -> subprocess.Popen[bytes]:

@@ -19,6 +19,10 @@ def command(profile: str, assignments: tuple[str, ...]) -> int:
     Ends with 0 if the draft was promoted, 1 if it was held or a stage failed, 2 for bad input.
     """
     loaded, overrides = load(profile, assignments)
+    from tasks.run_folder import private_run_root
+    from tasks.validate.inputs import check_inputs
+
+    check_inputs(loaded.profile, private_run_root())
     from flows.cli.pipeline import run_pipeline
 
     given: Any = profile

@@ -12,10 +12,10 @@ from typing import NoReturn
 
 import click
 
-from flows.cli.prefect_server import wait_until_ready
+from flows.cli.prefect_server import READY_S, wait_until_ready
 from tasks.errors import EXIT_INTERRUPTED, ServiceError
 from tasks.processes.ports import require_free
-from tasks.run_folder import run_root
+from tasks.run_folder import private_run_root, run_root
 from tasks.tracking import tracking_uri
 
 POOL = "retrain-dspark"
@@ -28,8 +28,9 @@ HOST = "127.0.0.1"
 @click.option("--worker/--no-worker", default=False, help="Also start a worker and deploy the flow.")
 def command(prefect_port: int, mlflow_port: int, worker: bool) -> int:
     """Start Prefect and MLflow on loopback, make the work pool, and stay until Ctrl-C."""
-    require_free(HOST, prefect_port)
-    require_free(HOST, mlflow_port)
+    private_run_root()
+    require_free(HOST, prefect_port, "--prefect-port")
+    require_free(HOST, mlflow_port, "--mlflow-port")
     signal.signal(signal.SIGTERM, _terminated)
     url = f"http://{HOST}:{prefect_port}/api"
     os.environ["PREFECT_API_URL"] = url
@@ -37,7 +38,7 @@ def command(prefect_port: int, mlflow_port: int, worker: bool) -> int:
     try:
         started.append(_start("prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)))
         started.append(_start_mlflow(mlflow_port))
-        wait_until_ready(url)
+        wait_until_ready(url, READY_S)
         make_pool()
         click.echo(f"Prefect: http://{HOST}:{prefect_port}\nMLflow:  http://{HOST}:{mlflow_port}")
         click.echo(f"In another terminal:\n  export PREFECT_API_URL={url}")

@@ -1,0 +1,35 @@
+"""What can be refused before a run exists: files, sizes, ports and disk; nothing is started and nothing is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiles.schema import Profile
+from tasks.prompts.load import load_prompts
+from tasks.serve.target_folder import check_target, converted_folder, resolve_target
+from tasks.validate.checks import CHECKS, run_checks
+from tasks.validate.collectors import collect, own_requirements
+from tasks.validate.core import raise_if_failed
+from tasks.validate.models import ValidationReport
+from tasks.validate.requirements import requirements_of
+
+
+def check_inputs(profile: Profile, root: Path) -> None:
+    """Refuse input that the validate stage would refuse, in seconds and without a trace of a run.
+
+    A target that is still inside its wheel is left to the validate stage.
+
+    Args:
+        root: The run root; its disk is measured.
+
+    Raises:
+        UsageError: Names field, value and remedy; `UnmetRequirement` for ports and disk.
+    """
+    load_prompts(profile)
+    if profile.target.source.kind == "path" or converted_folder(profile).is_dir():
+        check_target(profile, resolve_target(profile))
+    facts = collect(profile, root)
+    results = run_checks(facts, requirements_of(profile, own_requirements()))
+    mine = tuple(result for result in results if CHECKS[result.id].user_input)
+    worst = "fail" if any(result.status == "fail" for result in mine) else "pass"
+    raise_if_failed(ValidationReport(facts={}, checks=mine, worst=worst))
