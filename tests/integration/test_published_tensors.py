@@ -65,7 +65,7 @@ def test_required_tensors_and_counts_are_upstreams(tmp_path: Path, draft_vocab: 
     trained = sum(
         math.prod(t["shape"]) for n, t in tensors.items() if n not in ("lm_head.weight", "t2d", "d2t")
     )
-    shape = DraftShape(32, 48, 2, 4, 2, 8, 128, draft_vocab, 3, 4, kind)
+    shape = DraftShape(128, draft_vocab, 32, 3, 2, 4, 2, 8, 48, 4, kind)
     assert draft_parameters(shape).trained == trained
 
 
@@ -74,5 +74,5 @@ def test_without_a_markov_head(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     tensors = read_tensors(folder / "model.safetensors")
     assert set(required_tensors(config)) == set(tensors)
-    shape = DraftShape(32, 48, 2, 4, 2, 8, 128, 64, 3, 0)
+    shape = DraftShape(128, 64, 32, 3, 2, 4, 2, 8, 48, 0)
     assert draft_parameters(shape).confidence == tensors["confidence_head.proj.weight"]["shape"][1] + 1
