@@ -36,7 +36,10 @@ def run_pipeline(**parameters: Any) -> int:
             wait_until_ready(url)
             with temporary_settings({PREFECT_API_URL: url}):
                 page = PREFECT_UI_URL.value() if users_server else None
-                return _run(retrain_dspark, parameters, page or "")
+                try:
+                    return _run(retrain_dspark, parameters, page or "")
+                finally:
+                    send_what_waits()
     finally:
         signal.signal(signal.SIGTERM, previous)
 

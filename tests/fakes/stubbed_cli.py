@@ -117,8 +117,10 @@ if __name__ == "__main__":
     prepare_environment()
     from flows.cli.environment import quiet_console
     from flows.cli.main import run_cli
+    from tasks.run_folder import private_run_root
 
     quiet_console()
+    private_run_root()  # the real command makes it before Prefect is imported
     if sys.argv[1] in ("run", "resume"):
         install()
     sys.exit(run_cli(sys.argv[1:]))

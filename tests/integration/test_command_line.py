@@ -182,6 +182,29 @@ def test_the_resume_of_a_killed_run_closes_what_the_killed_attempt_left(
     assert known["status"] == "completed"
 
 
+def flow_runs_in(runs: Path) -> list[tuple[str, str]]:
+    """Id and state of every flow run in the database of the run root."""
+    with sqlite3.connect(runs / ".prefect" / "prefect.db") as database:
+        found = database.execute("select id, state_name from flow_run").fetchall()
+    return [(str(UUID(name)), state) for name, state in found]
+
+
+def test_ctrl_c_ends_a_run_with_its_own_server(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """The process does not wait for its server, which has ended by then."""
+    runs = tmp_path / "runs"
+    process = start("run", "-p", "laptop", shared_api=False, STUB_HANG="train")
+    hanging(runs)
+    until(lambda: "train" in mlflow_statuses(runs))
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert not processes_of(runs)
+    assert flow_runs_in(runs) == [(facts(runs)["flow_run_id"], "Cancelled")]
+
+
 def test_a_run_killed_with_its_own_server_is_crashed_in_the_same_database(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -194,9 +217,7 @@ def test_a_run_killed_with_its_own_server_is_crashed_in_the_same_database(
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert not processes_of(runs)
-    with sqlite3.connect(runs / ".prefect" / "prefect.db") as database:
-        found = database.execute("select id, state_name from flow_run").fetchall()
-    assert [(str(UUID(name)), state) for name, state in found] == [(flow_run_id, "Crashed")]
+    assert flow_runs_in(runs) == [(flow_run_id, "Crashed")]
     assert mlflow_statuses(runs)["parent"] == "KILLED"
 
 

@@ -13,7 +13,17 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from observing import facts_of, flow_runs, mlflow_runs, prefect_state, registered, run_of, statuses, until
+from observing import (
+    facts_of,
+    final_state,
+    flow_runs,
+    mlflow_runs,
+    prefect_state,
+    registered,
+    run_of,
+    statuses,
+    until,
+)
 from prefect_pages import working
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
@@ -50,22 +60,10 @@ def started(pages: Any, *words: str) -> str:
 
 def ended(pages: Any, flow_run_id: str, wait_s: float = 150) -> tuple[str, str]:
     """Name and message of the flow run's last state."""
-    going = (
-        "Scheduled",
-        "Late",
-        "Pending",
-        "Running",
-        "Cancelling",
-        "AwaitingRetry",
-        "AwaitingConcurrencySlot",
-    )
-
-    def last() -> tuple[str, str] | None:
-        name, message = prefect_state(pages.api, flow_run_id)
-        return None if name in going else (name, message)
-
     try:
-        state: tuple[str, str] = until(last, wait_s, "the end of the flow run")
+        state: tuple[str, str] = until(
+            lambda: final_state(pages.api, flow_run_id), wait_s, "the end of the flow run"
+        )
     except AssertionError:
         print((pages.checkout / "worker.txt").read_text()[-4000:])
         raise
@@ -108,7 +106,7 @@ def test_the_deployment_shows_every_field_with_its_description(worker: Any) -> N
 @pytest.mark.parametrize(
     ("parameter", "wanted"),
     [
-        ("profile=laptopp", "laptopp"),
+        ("profile=laptopp", "field 'profile'"),
         ('overrides={"train":{"epoks":2}}', "epoks"),
         ('overrides={"train":{"epochs":"many"}}', "many"),
         ('overrides={"train":{"epochs":-1}}', "-1"),

@@ -60,6 +60,15 @@ def prefect_state(api: str, flow_run_id: str) -> tuple[str, str]:
     return str(state.name), state.message or ""
 
 
+def final_state(api: str, flow_run_id: str) -> tuple[str, str] | None:
+    """Name and message of the state that a flow run ended in; None while it goes on."""
+    from prefect.client.orchestration import SyncPrefectClient
+
+    with SyncPrefectClient(api=api) as client:
+        state = client.read_flow_run(UUID(flow_run_id)).state
+    return (str(state.name), state.message or "") if state is not None and state.is_final() else None
+
+
 def flow_runs(api: str) -> int:
     """How many flow runs Prefect knows."""
     import httpx
