@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.verify("kills"), pytest.mark.timeout(1800)]
 PROGRAM = Path(sys.executable).parent / "retrain-dspark"
 BASE_ENV = "RETRAIN_DSPARK_KILLS_RUN"
 LIMIT_S = 15.0
+SETTLED_S = 3.0
+"""Age of a stage's process when it is killed: it has imported its libraries and holds ports and memory."""
 SMALL = (
     "prompts.train_per_domain=6",
     "prompts.evaluate_per_domain=2",
@@ -134,7 +136,17 @@ def is_at_work(run: Path, stage: str) -> bool:
     folder = run / stage_named(stage).folder_name
     if not (folder / ".started.json").exists() or (folder / "manifest.json").exists():
         return False
-    return stage not in PROCESSES or any(name in registered(run) for name in PROCESSES[stage])
+    if stage not in PROCESSES:
+        return True
+    entries = [entry for name, entry in registered(run).items() if name in PROCESSES[stage]]
+    return any(_age_s(int(entry["pid"])) >= SETTLED_S for entry in entries)
+
+
+def _age_s(pid: int) -> float:
+    try:
+        return time.time() - psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def everything_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
