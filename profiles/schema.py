@@ -6,6 +6,7 @@ Names carry their units. Numbers are bounded here, so that a wrong one is refuse
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -29,6 +30,9 @@ Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+_SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIAL")
 
 
 class Part(BaseModel):
@@ -381,6 +385,12 @@ class Profile(Part):
         if list(self.target.aux_layer_ids) != sorted(set(self.target.aux_layer_ids)):
             raise ValueError(
                 f"target.aux_layer_ids {list(self.target.aux_layer_ids)} must rise and not repeat"
+            )
+        secrets = [name for name in self.serve.environment if _SECRET.search(name.upper())]
+        if secrets:
+            raise ValueError(
+                f"serve.environment holds what looks like a secret ({', '.join(secrets)}); a profile is "
+                "stored with each run, in MLflow and in Prefect, so it is never the place for one"
             )
         if self.serve.kind == "attach" and not self.serve.url:
             raise ValueError("serve.kind is attach, so serve.url must name the running server")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -82,7 +83,8 @@ def send_what_waits(within_s: float = SEND_S) -> None:
     """
     from prefect._internal.concurrency.services import _QueueServiceBase as Services
 
-    waiting = [service for service in Services._instances.values() if service._loop is not None]
+    services: dict[int, Any] = Services._instances  # type: ignore[misc]
+    waiting = [service for service in services.values() if service._loop is not None]
     Services.drain_all(timeout=within_s)
     for service in waiting:
         event, loop = service._done_event, service._loop

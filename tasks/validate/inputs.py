@@ -1,4 +1,4 @@
-"""What can be refused before a run exists: files, sizes, ports and disk; nothing is started and nothing is made."""
+"""What can be refused before a run exists: files, sizes, ports and disk; nothing is started or made."""
 
 from __future__ import annotations
 
