@@ -7,6 +7,8 @@ PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command 
 BIN := .venv/bin
 ARGS ?=
 PART ?=
+STAGES ?=
+JSON ?=
 PROFILE ?= laptop
 
 # Libraries that set-up unpacked for a user without root; empty elsewhere.
@@ -19,7 +21,7 @@ endif
 # compiles what it imports; compiling the whole environment in set-up would take longer than it saves.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test lint format ui verify clean
+.PHONY: help setup demo test lint format ui verify bench clean
 
 help:
 	@echo "make demo     set up, then retrain, measure and publish a draft on this machine (ARGS=... go to the run)"
@@ -28,6 +30,7 @@ help:
 	@echo "make lint     formatting, lint and types only"
 	@echo "make ui       Prefect server, work pool, deployment, worker and MLflow, until Ctrl-C"
 	@echo "make verify   what takes longer than a test; writes docs/verified.md (PART=... for one part)"
+	@echo "make bench    our loops beside the plain way of doing the same (STAGES=train, JSON=file)"
 	@echo "make clean    remove runs; published drafts stay"
 
 setup:
@@ -54,6 +57,9 @@ ui: setup
 
 verify: setup
 	@$(BIN)/python tests/verify/run.py $(if $(PART),--part $(PART)) $(ARGS)
+
+bench: setup
+	@$(BIN)/python tests/bench/run.py $(if $(STAGES),--stages $(STAGES)) $(if $(JSON),--json $(JSON))
 
 clean:
 	@test -x $(BIN)/retrain-dspark || { echo "nothing to clean: there is no .venv"; exit 0; } && \

@@ -29,19 +29,24 @@ def run_pipeline(**parameters: Any) -> int:
     try:
         users_server = bool(os.environ.get("PREFECT_API_URL"))
         with prefect_api() as url:
-            from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
-
-            from flows.retrain_dspark import retrain_dspark
-
-            wait_until_ready(url)
-            with temporary_settings({PREFECT_API_URL: url}):
-                page = PREFECT_UI_URL.value() if users_server else None
-                try:
-                    return _run(retrain_dspark, parameters, page or "")
-                finally:
-                    send_what_waits()
+            return _run_with(url, users_server, parameters)
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _run_with(url: str, users_server: bool, parameters: dict[str, Any]) -> int:
+    """Run the flow with Prefect's API at `url`; only a server of the user's has pages to show later."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
+
+    from flows.retrain_dspark import retrain_dspark
+
+    wait_until_ready(url)
+    with temporary_settings({PREFECT_API_URL: url}):
+        page = PREFECT_UI_URL.value() if users_server else None
+        try:
+            return _run(retrain_dspark, parameters, page or "")
+        finally:
+            send_what_waits()
 
 
 def _run(flow: Any, parameters: dict[str, Any], prefect_page: str) -> int:

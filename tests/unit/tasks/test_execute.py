@@ -61,7 +61,11 @@ def test_a_valid_stage_is_reused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "inputs", "reason"),
     [
-        ({"train": {"epochs": 3}}, {"a": "1"}, "profile.train.epochs: 10 -> 3"),
+        (
+            {"train": {"epochs": 3}},
+            {"a": "1"},
+            f"profile.train.epochs: {load_profile('laptop').profile.train.epochs} -> 3",
+        ),
         ({}, {"a": "2"}, 'inputs.a: "1" -> "2"'),
     ],
 )
