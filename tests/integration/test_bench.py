@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
+import pytest
+
+pytestmark = pytest.mark.integration
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
