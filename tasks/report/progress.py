@@ -134,16 +134,25 @@ class Work:
         return max(self.total - self.done, 0) * elapsed / gained
 
     def describe(self, now: float) -> str:
-        """`120/432 samples, tokens/s 154, loss 0.73, 1:20 left`."""
+        """`120/432 samples, 154 tokens/s, loss 0.73, 1:20 left`."""
         amount = f"{self.done:g}/{self.total:g}" if self.total else f"{self.done:g}"
         parts = [f"{amount} {self.unit}".strip()]
-        parts += [f"{name} {value:.4g}" for name, value in list(self.metrics.items())[:4]]
+        parts += [figure(name, value) for name, value in list(self.metrics.items())[:4]]
         left = self.seconds_left(now)
         if left is not None:
             parts.append(f"{clock(left)} left")
         if self.note:
             parts.append(self.note)
         return ", ".join(parts)
+
+
+def figure(name: str, value: float) -> str:
+    """A figure as a person reads it: `tokens_per_s` 310.8 -> `311 tokens/s`, `bytes` 2.4e8 -> `241 MB`."""
+    if name == "bytes":
+        return f"{value / 1e6:,.0f} MB"
+    if name.endswith("_per_s"):
+        return f"{value:,.0f} {name.removesuffix('_per_s')}/s"
+    return f"{value:,.0f} {name}" if value == int(value) else f"{name} {value:.4g}"
 
 
 def clock(seconds: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from profiles.schema import Profile
 
 TRITON_FOLDER = Path(__file__).with_name("cpu_triton")
+_SPREADING = ("--tensor-parallel", "-tp", "--pipeline-parallel", "-pp", "--data-parallel", "-dp")
 
 
 def usable_cores() -> int:
@@ -23,8 +24,14 @@ def intel_openmp() -> Path | None:
 
 
 def cpu_arguments(profile: Profile) -> tuple[str, ...]:
-    """Arguments of every server on CPU: no compilation, which costs more than it saves here."""
-    return ("--enforce-eager",)
+    """Arguments of every server on CPU.
+
+    No compilation, which costs more than it saves here. One engine process instead of an engine and a
+    worker, unless the profile spreads the model: the two would import everything twice and talk through
+    a queue on which both spin, which takes half of two cores.
+    """
+    executor = ("--distributed-executor-backend", "uni") if _one_process(profile) else ()
+    return ("--enforce-eager", *executor)
 
 
 def cpu_environment(profile: Profile) -> dict[str, str]:
@@ -32,7 +39,17 @@ def cpu_environment(profile: Profile) -> dict[str, str]:
     env = {}
     if profile.serve.kv_cache_gib is not None:
         env["VLLM_CPU_KVCACHE_SPACE"] = str(math.ceil(profile.serve.kv_cache_gib))  # whole GiB only
+    if _one_process(profile):
+        env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else vLLM turns "uni" back into "mp" on CPU
+        env["OMP_NUM_THREADS"] = str(usable_cores())  # else it serves with one thread
+    openmp = intel_openmp()
+    if openmp is not None:
+        env["LD_PRELOAD"] = os.pathsep.join([str(openmp), *os.environ.get("LD_PRELOAD", "").split()])
     return env
+
+
+def _one_process(profile: Profile) -> bool:
+    return not any(word.startswith(_SPREADING) for word in profile.serve.extra_args)
 
 
 def interpreter_environment() -> dict[str, str]:

@@ -51,3 +51,8 @@ def test_child_environment() -> None:
         "HF_HUB_OFFLINE": "0",
         "VLLM_API_KEY": "new",
     }
+
+
+def test_children_may_keep_compiled_modules() -> None:
+    """An engine whose modules are never compiled spends 13 s more of a core on each start."""
+    assert "PYTHONDONTWRITEBYTECODE" not in child_environment({"PYTHONDONTWRITEBYTECODE": "1"}, {}, {})

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tasks.report import progress as module
-from tasks.report.progress import LineProgress, TerminalProgress, Work, clock
+from tasks.report.progress import LineProgress, TerminalProgress, Work, clock, figure
 
 
 @pytest.fixture
@@ -88,14 +88,14 @@ def test_the_display_lists_all_stages_with_the_current_work(now: list[float]) ->
     display.stage_ended("serve", "completed", 71)
     display.stage_started("stream", "changed: profile.stream.max_new_tokens: 72 -> 48")
     assert "changed: profile.stream.max_new_tokens" in shown(display)[2]
-    display.update(done=120, total=480, unit="samples", metrics={"tokens/s": 154})
+    display.update(done=120, total=480, unit="samples", metrics={"tokens_per_s": 154})
     now[0] += 30
-    display.update(done=240, total=480, unit="samples", metrics={"tokens/s": 154})
+    display.update(done=240, total=480, unit="samples", metrics={"tokens_per_s": 154})
     lines = shown(display)
     assert len(lines) == 6
     assert lines[0].startswith("↺ validate") and lines[0].endswith("reused")
     assert lines[1].startswith("✓ serve") and "1:11" in lines[1]
-    assert lines[2].startswith("▶ stream") and "240/480 samples, tokens/s 154, 1:00 left" in lines[2]
+    assert lines[2].startswith("▶ stream") and "240/480 samples, 154 tokens/s, 1:00 left" in lines[2]
     assert lines[3] == "· train"
 
 
@@ -125,3 +125,17 @@ def test_the_cursor_comes_back_whatever_ends_the_display(error: type[BaseExcepti
     text = stream.getvalue()
     assert "\x1b[?25l" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("tokens_per_s", 310.8, "311 tokens/s"),
+        ("bytes", 241_100_000.0, "241 MB"),
+        ("tokens", 17_430.0, "17,430 tokens"),
+        ("loss", 0.73123, "loss 0.7312"),
+    ],
+)
+def test_figures_read_as_a_person_writes_them(name: str, value: float, shown: str) -> None:
+    """No powers of ten and no raw names of rates in the terminal."""
+    assert figure(name, value) == shown

@@ -13,7 +13,7 @@ from profiles.schema import Profile
 from tasks.errors import UsageError
 from tasks.serve.arms import arm_argv, arm_environment
 from tasks.serve.command import layer_ids, master_argv, server_environment, target_argv
-from tasks.serve.cpu import TRITON_FOLDER
+from tasks.serve.cpu import TRITON_FOLDER, cpu_arguments, cpu_environment
 
 
 def profile(**serve: Any) -> Profile:
@@ -118,3 +118,13 @@ def test_master_binds_both_servers_explicitly() -> None:
     assert {"-rpc_address=127.0.0.1", "-rpc_port=11", "-metrics_host=127.0.0.1", "-metrics_port=12"} <= set(
         argv
     )
+
+
+def test_a_cpu_server_is_one_engine_process_unless_the_profile_spreads_the_model() -> None:
+    """vLLM ignores `uni` on CPU without the variable, so both must be set or neither."""
+    laptop = profile()
+    spread = profile(extra_args=("--tensor-parallel-size", "2"))
+    assert cpu_arguments(laptop)[-2:] == ("--distributed-executor-backend", "uni")
+    assert cpu_environment(laptop)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "--distributed-executor-backend" not in cpu_arguments(spread)
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in cpu_environment(spread)
