@@ -327,7 +327,7 @@ class Report(Part):
     """What is shown."""
 
     show_text: bool = False
-    """Let prompts and answers leave the run folder (report, MLflow, Prefect)."""
+    """Let files with prompts and answers, as token ids, leave the run folder: MLflow gets them too."""
 
 
 class Tracking(Part):

@@ -14,11 +14,24 @@ from pydantic import BaseModel
 from profiles.schema import Profile
 from tasks.report.progress import RunProgress
 from tasks.run_folder import RunFolder
-from tasks.stage import Stage, StageFolder, canonical, fingerprint, write_atomic
+from tasks.stage import MANIFEST, Stage, StageFolder, canonical, fingerprint, write_atomic
 from tasks.stages import STARTED, stage_named, vouched_files
 
 Result = TypeVar("Result", bound=BaseModel)
 log = logging.getLogger("retrain_dspark")
+
+# Ids, counts and reasons only.
+_KEPT = (
+    MANIFEST,
+    "config.json",
+    "counters.json",
+    "dropped.jsonl",
+    "lost.jsonl",
+    "metrics.jsonl",
+    "result.json",
+    "set_aside.jsonl",
+)
+_WITH_TEXT = ("token_counts.json", "answers/*.jsonl", "arms/*.json")
 
 
 class StageTracker(Protocol):
@@ -133,7 +146,11 @@ def _run(
     finally:
         row.seconds = time.monotonic() - started
         ctx.progress.stage_ended(stage.name, row.status, row.seconds)
-        ctx.tracker.finish(stage.name, status, {**metrics, "seconds": row.seconds}, small_files(folder.path))
+        ctx.tracker.finish(stage.name, status, {**metrics, "seconds": row.seconds}, _files(ctx, folder.path))
+
+
+def _files(ctx: RunContext, folder: Path) -> tuple[Path, ...]:
+    return small_files(folder, ctx.profile.report.show_text)
 
 
 def _prepare(ctx: RunContext, stage: Stage[Any], folder: StageFolder[Any], wanted: Mapping[str, Any]) -> None:
@@ -163,16 +180,13 @@ def numbers(value: Any, prefix: str = "", limit: int = 400) -> dict[str, float]:
     return dict(list(found.items())[:limit])
 
 
-def small_files(folder: Path, max_bytes: int = 2 * 2**20) -> tuple[Path, ...]:
-    """Files at the top of a stage folder that are worth keeping with the tracked run."""
-    if not folder.is_dir():
-        return ()
-    kinds = {".json", ".jsonl", ".csv", ".md", ".png", ".svg", ".html"}
-    return tuple(
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-        and path.suffix in kinds
-        and not path.name.startswith(".")
-        and path.stat().st_size <= max_bytes
-    )
+def small_files(folder: Path, show_text: bool = False, max_bytes: int = 2 * 2**20) -> tuple[Path, ...]:
+    """Files of a stage folder that are kept with the tracked run; only named ones leave the run folder.
+
+    Args:
+        show_text: Add the files that hold prompts, answers or counts of their tokens, as token ids.
+    """
+    found = [folder / name for name in _KEPT]
+    if show_text:
+        found += [path for pattern in _WITH_TEXT for path in sorted(folder.glob(pattern))]
+    return tuple(path for path in found if path.is_file() and path.stat().st_size <= max_bytes)

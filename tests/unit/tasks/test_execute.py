@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from profiles.load import load_profile
 from tasks.errors import JobError
-from tasks.execute import RunContext, execute_stage, numbers
+from tasks.execute import RunContext, execute_stage, numbers, small_files
 from tasks.report.progress import SilentProgress
 from tasks.run_folder import create_run
 from tasks.stage import Stage
@@ -135,3 +135,16 @@ def test_a_forced_stage_runs_again_once_in_one_attempt(tmp_path: Path) -> None:
 
 def test_numbers_are_flattened_without_truth_values() -> None:
     assert numbers({"a": {"b": 1, "c": True}, "d": 2.5, "e": "x", "f": [1]}) == {"a/b": 1.0, "d": 2.5}
+
+
+def test_only_files_without_text_leave_the_run_folder(tmp_path: Path) -> None:
+    for name in ("manifest.json", "lost.jsonl", "metrics.jsonl", "token_counts.json", "other.jsonl"):
+        (tmp_path / name).write_text("{}")
+    for name in ("answers/replay.jsonl", "arms/plain.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("{}")
+    names = [path.name for path in small_files(tmp_path)]
+    assert names == ["manifest.json", "lost.jsonl", "metrics.jsonl"]
+    shown = {path.name for path in small_files(tmp_path, show_text=True)}
+    assert shown == {*names, "token_counts.json", "replay.jsonl", "plain.json"}
+    assert small_files(tmp_path / "missing") == ()
