@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.report import view, wording
 from tasks.report.page import REPORT
-from tasks.report.record import RunRecord, read_run
+from tasks.report.record import RunRecord, of_this_attempt, read_run
 from tasks.run_folder import RunFolder
 
 LOCAL_PAGE = "http://127.0.0.1:4200"
@@ -28,7 +28,7 @@ def closing_lines(
         colour: Colour the first word with ANSI codes; leave off where output is not a terminal.
         prefect_page: Address of the Prefect server that the user runs; empty where the run had its own.
     """
-    record = read_run(run)
+    record = of_this_attempt(read_run(run), summary["stages"])
     rows: list[tuple[str, str]] = []
     if summary["status"] == "failed":
         rows += _error(record, summary)

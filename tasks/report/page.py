@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.report import figures, view
 from tasks.report.limits import limits
-from tasks.report.record import RunRecord, read_run
+from tasks.report.record import RunRecord, of_this_attempt, read_run
 from tasks.report.summary import read_summary
 from tasks.run_folder import RunFolder
 from tasks.stage import write_atomic
@@ -30,6 +30,7 @@ def write_report(run: RunFolder) -> Path:
 
 def render(record: RunRecord, summary: dict[str, Any]) -> str:
     """The page as HTML. Prompts and answers are never part of it."""
+    record = of_this_attempt(record, summary["stages"])
     page = _environment().get_template("report.html.j2")
     return page.render(**_context(record, summary))
 

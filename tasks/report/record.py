@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +58,29 @@ class RunRecord:
         """The error that ended the run: stage, kind, what, where, hint, log_tail."""
         stored = self.facts.get("error")
         return stored if isinstance(stored, dict) else None
+
+
+_FIELD = {
+    "validate": "validation",
+    "serve": "target",
+    "stream": "captures",
+    "train": "draft",
+    "evaluate": "evaluation",
+    "publish": "publication",
+}
+
+
+def of_this_attempt(record: RunRecord, rows: Sequence[Mapping[str, Any]]) -> RunRecord:
+    """The record without results of stages that this attempt did not reach: an earlier attempt made them.
+
+    Args:
+        rows: `stages` of the summary.
+    """
+    missing = {row["name"] for row in rows if row["status"] == "skipped"}
+    emptied: dict[str, Any] = {_FIELD[name]: None for name in STAGE_NAMES if name in missing}
+    seconds = {name: value for name, value in record.seconds.items() if name not in missing}
+    training = () if "train" in missing else record.training
+    return replace(record, seconds=seconds, training=training, **emptied)
 
 
 def stage_folder(run: RunFolder, name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict
 
 from tasks.evaluate.models import Lossless
-from tasks.report.record import STAGE_NAMES, RunRecord, read_run, stage_folder
+from tasks.report.record import STAGE_NAMES, RunRecord, of_this_attempt, read_run, stage_folder
 from tasks.run_folder import RunFolder
 from tasks.stage import write_atomic
 
@@ -150,6 +150,7 @@ def build_summary(
     """
     record = read_run(run)
     rows = _stage_rows(record, stage_rows)
+    record = of_this_attempt(record, [row.model_dump() for row in rows])
     if seconds is None:
         known = [row.seconds for row in rows if row.seconds is not None and row.status != "reused"]
         seconds = round(sum(known), 3) if known else None
@@ -208,19 +209,28 @@ def _status(record: RunRecord, status: str | None) -> RunStatus:
 def _stage_rows(
     record: RunRecord, given: Iterable[Mapping[str, Any] | StageRow] | None
 ) -> tuple[StageRow, ...]:
+    if given is None:
+        return _rows_from_folder(record)
     rows: dict[str, StageRow] = {}
-    for row in given or ():
+    for row in given:
         if not isinstance(row, StageRow):
             row = StageRow.model_validate({key: row.get(key) for key in StageRow.model_fields})
         rows[row.name] = row
     if "validate" in rows and record.validation is not None and record.validation.worst == "fail":
         rows["validate"] = rows["validate"].model_copy(update={"status": "failed"})
-    return tuple(rows.get(name) or _row_from_folder(record, name, given is not None) for name in STAGE_NAMES)
+    return tuple(rows.get(name) or StageRow(name=name, status="skipped") for name in STAGE_NAMES)
 
 
-def _row_from_folder(record: RunRecord, name: str, skipped: bool) -> StageRow:
-    if skipped:
-        return StageRow(name=name, status="skipped")
+def _rows_from_folder(record: RunRecord) -> tuple[StageRow, ...]:
+    """Stages by their manifests, up to the first that has none: later ones are of an earlier attempt."""
+    rows: list[StageRow] = []
+    for name in STAGE_NAMES:
+        stopped = bool(rows) and rows[-1].status != "completed"
+        rows.append(StageRow(name=name, status="skipped") if stopped else _row_from_folder(record, name))
+    return tuple(rows)
+
+
+def _row_from_folder(record: RunRecord, name: str) -> StageRow:
     if name in record.seconds:
         failed = name == "validate" and record.validation is not None and record.validation.worst == "fail"
         status: StageStatus = "failed" if failed else "completed"

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tasks.errors import JobError
+from tasks.report.closing import closing_lines
+from tasks.report.page import render
 from tasks.report.record import read_run, record_error
 from tasks.report.summary import StageRow, build_summary, read_summary, write_summary
 from tasks.run_folder import RunFolder
@@ -131,3 +133,26 @@ def test_errors_are_remembered_with_what_where_and_hint(make_run: MakeRun) -> No
     record_error(run, None, ValueError("odd"))
     error = read_run(run).error
     assert error is not None and error["what"] == "ValueError: odd" and error["expected"] is False
+
+
+def test_results_of_an_earlier_attempt_are_not_shown_as_of_this_one(make_run: MakeRun) -> None:
+    run = make_run(summarise=False)
+    rows = [StageRow(name="validate", status="reused"), StageRow(name="serve", status="failed", seconds=3.0)]
+    summary = build_summary(run, rows, "cancelled")
+    assert summary["capture"]["samples"] is None and summary["draft"]["path"] is None
+    assert summary["evaluation"]["tau_macro"] is None and summary["decision"]["promote"] is None
+    assert summary["publication"]["location"] is None
+    text = "\n".join(closing_lines(summary, run))
+    assert "macro tau" not in text and "v0001" not in text
+    page = render(read_run(run), summary)
+    assert "Promoted" not in page and "tool_call" not in page
+
+
+def test_a_killed_second_attempt_ends_where_its_first_manifest_is_missing(make_run: MakeRun) -> None:
+    run = make_run(summarise=False)
+    (run.path / "04-train/manifest.json").unlink()
+    summary = build_summary(run, status="cancelled")
+    assert [row["status"] for row in summary["stages"]] == [
+        "completed", "completed", "completed", "failed", "skipped", "skipped",
+    ]  # fmt: skip
+    assert summary["status"] == "cancelled" and summary["evaluation"]["tau_macro"] is None
