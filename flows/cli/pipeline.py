@@ -79,10 +79,10 @@ def flow_run_id_holder() -> Any:
 
 
 def _report(run: RunFolder | None, state: Any, prefect_page: str) -> int:
-    """Closing lines and the exit code of a flow run that ended by itself."""
+    """Closing lines and the exit code of a flow run that ended by itself; an error is said once."""
     if not state.is_completed():
         error = state.result(raise_on_failure=False)
-        _print_closing(run, prefect_page)
+        _print_closing(run, prefect_page, error_follows=True)
         if isinstance(error, RetrainError):
             return show_error(error)
         if isinstance(error, Exception):
@@ -93,14 +93,15 @@ def _report(run: RunFolder | None, state: Any, prefect_page: str) -> int:
     return EXIT_FAILED if state.name == "Held" else EXIT_DONE
 
 
-def _print_closing(run: RunFolder | None, prefect_page: str) -> None:
+def _print_closing(run: RunFolder | None, prefect_page: str, error_follows: bool = False) -> None:
     from tasks.report.closing import closing_lines
     from tasks.report.summary import read_summary
 
     if run is not None:
         # click removes the colour again where output is not a terminal.
         colour = "NO_COLOR" not in os.environ
-        click.echo("\n".join(closing_lines(read_summary(run), run, colour, prefect_page)))
+        lines = closing_lines(read_summary(run), run, colour, prefect_page, error_follows)
+        click.echo("\n".join(lines))
 
 
 def _mark_cancelled(run: RunFolder | None) -> None:

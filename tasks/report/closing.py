@@ -19,7 +19,11 @@ _COLOUR = {"completed": "32", "held": "33", "failed": "31", "cancelled": "36"}
 
 
 def closing_lines(
-    summary: Mapping[str, Any], run: RunFolder, colour: bool = False, prefect_page: str = ""
+    summary: Mapping[str, Any],
+    run: RunFolder,
+    colour: bool = False,
+    prefect_page: str = "",
+    error_follows: bool = False,
 ) -> list[str]:
     """Plain lines for the end of a run.
 
@@ -27,11 +31,13 @@ def closing_lines(
         summary: Content of `summary.json`.
         colour: Colour the first word with ANSI codes; leave off where output is not a terminal.
         prefect_page: Address of the Prefect server that the user runs; empty where the run had its own.
+        error_follows: The caller prints the error itself, so that only its log is named here.
     """
     record = of_this_attempt(read_run(run), summary["stages"])
     rows: list[tuple[str, str]] = []
     if summary["status"] == "failed":
-        rows += _error(record, summary)
+        rows += [] if error_follows else _error(record)
+        rows.append(_log(record, summary))
     rows += _measured(record, summary)
     rows += _draft(summary)
     if summary["status"] in ("failed", "cancelled"):
@@ -52,15 +58,17 @@ def _first(record: RunRecord, summary: Mapping[str, Any], colour: bool) -> str:
     return f"{summary['run_id']}: {word} after {wording.duration(summary['seconds'])}"
 
 
-def _error(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _error(record: RunRecord) -> list[tuple[str, str]]:
     error = record.error or {}
     what = error.get("what") or "the run ended without saying why"
     rows = [("error", str(what).splitlines()[0])]
-    rows += [
-        (label, str(error[key])) for label, key in (("where", "where"), ("to do", "hint")) if error.get(key)
-    ]
+    parts = (("where", "where"), ("to do", "hint"))
+    return [*rows, *((label, str(error[key])) for label, key in parts if error.get(key))]
+
+
+def _log(record: RunRecord, summary: Mapping[str, Any]) -> tuple[str, str]:
     stage = view.stopped_stage(record, summary)
-    return [*rows, ("log", f"retrain-dspark logs {summary['run_id']} {stage or ''}".rstrip())]
+    return "log", f"retrain-dspark logs {summary['run_id']} {stage or ''}".rstrip()
 
 
 def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
