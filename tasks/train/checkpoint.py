@@ -37,6 +37,8 @@ class Position:
     """Steps without an update, because the loss or a gradient was not finite."""
     consecutive_skips: int = 0
     tokens: int = 0
+    untrained_eal: float | None = None
+    """Held-out acceptance before the first step; None if it is not known."""
     best_eal: float | None = None
     best_step: int = 0
     best_metrics: dict[str, float] = field(default_factory=dict)

@@ -73,6 +73,20 @@ def loss_weights(settings: Train) -> LossWeights:
     return LossWeights(settings.loss_ce, settings.loss_tv, settings.loss_confidence, settings.decay_gamma)
 
 
+def is_better(metrics: Mapping[str, float], best: Position) -> bool:
+    """Are these held-out metrics better than the best so far: by `eal`, and by loss where that is equal?
+
+    At equal `eal` the later step is taken unless its loss is worse, so that training counts for something
+    where no first token is right yet.
+    """
+    eal = metrics.get("eal", math.nan)
+    if not math.isfinite(eal):
+        return False
+    if best.best_eal is None or eal > best.best_eal:
+        return True
+    return eal == best.best_eal and metrics.get("loss", math.nan) <= best.best_metrics.get("loss", math.inf)
+
+
 class Loop:
     """Trains one draft.
 
@@ -203,7 +217,7 @@ class Loop:
             )
 
     def _evaluate(self) -> None:
-        """Held-out metrics; keep the weights if their greedy acceptance length is the best so far."""
+        """Held-out metrics; keep the weights if they are the best so far."""
         place = self.position
         if self.held_out is None:
             place.best_step = place.step
@@ -214,10 +228,13 @@ class Loop:
             metrics = self.held_out.measure(self.model, self.weights)
         self._write({"split": "held_out", **metrics})
         eal = metrics.get("eal", math.nan)
-        if math.isfinite(eal) and (place.best_eal is None or eal > place.best_eal):
+        if place.step == 0:
+            place.untrained_eal = eal if math.isfinite(eal) else None
+        if is_better(metrics, place):
             place.best_eal, place.best_step, place.best_metrics = eal, place.step, metrics
             self.checkpoints.save_best(place, self.parameters)
         self.report(place.step, self.total_steps, {"eal": eal}, "")
+        self._recent_started = time.monotonic()  # measuring is not training: it is in no speed figure
 
     def _log_training(self, rate: float) -> None:
         now = time.monotonic()

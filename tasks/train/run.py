@@ -14,6 +14,7 @@ from tasks.processes.child import ProgressFile, child_main
 from tasks.stage import write_atomic
 from tasks.stream.log import HiddenStateLog, IndexEntry
 from tasks.train import adapter
+from tasks.train.checkpoint import Position
 from tasks.train.data import CaptureReader, TrainBatches, with_prompts
 from tasks.train.export import export_draft
 from tasks.train.heldout import HeldOut
@@ -108,6 +109,8 @@ def _finish(
     done = loop.position
     if done.skipped_steps:
         notes.append(f"{done.skipped_steps} steps were skipped because their loss was not finite")
+    if note := without_gain(position, done.step):
+        notes.append(note)
     metrics = dict(position.best_metrics)
     metrics |= {"train_seconds": done.train_seconds, "train_tokens": float(done.tokens)}
     metrics["skipped_steps"] = float(done.skipped_steps)
@@ -126,6 +129,19 @@ def _finish(
         config=settings.public(),
         notes=tuple(notes),
     )
+
+
+def without_gain(best: Position, steps: int) -> str:
+    """What to say where training did not raise held-out acceptance; empty where it did."""
+    if (
+        steps == 0
+        or best.best_eal is None
+        or best.untrained_eal is None
+        or best.best_eal > best.untrained_eal
+    ):
+        return ""
+    exported = "the untrained draft is exported" if best.step == 0 else f"step {best.step} is exported"
+    return f"training never beat the untrained draft's acceptance ({best.untrained_eal:.3f}); {exported}"
 
 
 def work(config: dict[str, Any]) -> None:

@@ -13,9 +13,9 @@ import torch
 from tasks.errors import RetrainError, StageInputError
 from tasks.stream.log import HiddenStateLog
 from tasks.train import adapter, loop
-from tasks.train.checkpoint import Checkpoints
-from tasks.train.loop import StopFlag, Stopped
-from tasks.train.run import train_draft
+from tasks.train.checkpoint import Checkpoints, Position
+from tasks.train.loop import StopFlag, Stopped, is_better
+from tasks.train.run import train_draft, without_gain
 from tasks.train.settings import TrainSettings
 from tests.unit.tasks.train.conftest import TinyWorld
 
@@ -49,7 +49,7 @@ def test_loss_falls_and_acceptance_rises(world: TinyWorld, tmp_path: Path, quiet
     assert held[0]["step"] == 0 and len(held) == 15
     assert result.held_out_eal == max(row["eal"] for row in held)
     assert result.held_out_eal > held[0]["eal"]
-    assert result.step == next(row["step"] for row in held if row["eal"] == result.held_out_eal)
+    assert result.step in [row["step"] for row in held if row["eal"] == result.held_out_eal]
     assert {"ce_loss", "tv_loss", "confidence_loss", "accept_len", "position_0_acc", "lr"} <= train[-1].keys()
 
 
@@ -174,3 +174,24 @@ def test_identity_ignores_the_machine_but_not_the_training(world: TinyWorld, tmp
 
     assert identity() == identity(threads=2, keep_checkpoints=5)
     assert identity() != identity(lr=0.02)
+
+
+@pytest.mark.parametrize(
+    ("eal", "loss", "better"),
+    [(1.1, 9.0, True), (1.0, 2.0, True), (1.0, 1.9, True), (1.0, 2.1, False), (0.9, 0.1, False),
+     (float("nan"), 0.1, False), (1.0, float("nan"), False)],
+)  # fmt: skip
+def test_best_is_by_acceptance_and_by_loss_where_that_is_equal(eal: float, loss: float, better: bool) -> None:
+    best = Position("x", best_eal=1.0, best_metrics={"loss": 2.0})
+    assert is_better({"eal": eal, "loss": loss}, best) is better
+    assert is_better({"eal": eal, "loss": loss}, Position("x")) is (eal == eal)
+
+
+def test_training_without_gain_is_said() -> None:
+    start = Position("x", untrained_eal=1.0, best_eal=1.0)
+    assert without_gain(start, 0) == ""
+    assert without_gain(start, 8).endswith("(1.000); the untrained draft is exported")
+    assert without_gain(Position("x", step=8, untrained_eal=1.0, best_eal=1.0), 8).endswith(
+        "step 8 is exported"
+    )
+    assert without_gain(Position("x", step=8, untrained_eal=1.0, best_eal=1.2), 8) == ""
