@@ -6,8 +6,15 @@ import click
 
 from flows.cli.options import set_option
 from profiles.load import load_profile, parse_assignments
-from tasks.run_folder import open_run, run_root
-from tasks.stages import STAGE_NAMES
+from profiles.schema import Profile
+from tasks.run_folder import RunFolder, open_run, run_root
+from tasks.stage import fingerprint
+from tasks.stages import STAGE_NAMES, VALIDATE
+
+
+def checked(run: RunFolder, profile: Profile) -> bool:
+    """True if the run's machine has been checked for this profile: its validate stage will be reused."""
+    return run.stage(VALIDATE).load(fingerprint(VALIDATE, profile, {}))[0] is not None
 
 
 @click.command("resume")
@@ -19,8 +26,11 @@ from tasks.stages import STAGE_NAMES
 def command(run_id: str, from_stage: str | None, assignments: tuple[str, ...]) -> int:
     """Go on with RUN: stages whose result is still valid are reused, and it says why another runs again."""
     overrides = parse_assignments(assignments)
-    stored = open_run(run_root(), run_id).profile()
-    load_profile(stored, overrides, overrides_origin="--set")
+    run = open_run(run_root(), run_id)
+    profile = load_profile(run.profile(), overrides, overrides_origin="--set").profile
+    from tasks.validate.inputs import check_inputs
+
+    check_inputs(profile, run_root(), machine=from_stage == VALIDATE.name or not checked(run, profile))
     from flows.cli.pipeline import run_pipeline
 
     return run_pipeline(run_id=run_id, from_stage=from_stage, overrides=overrides or None)

@@ -14,13 +14,15 @@ from tasks.validate.models import ValidationReport
 from tasks.validate.requirements import requirements_of
 
 
-def check_inputs(profile: Profile, root: Path) -> None:
+def check_inputs(profile: Profile, root: Path, machine: bool = True) -> None:
     """Refuse input that the validate stage would refuse, in seconds and without a trace of a run.
 
     A target that is still inside its wheel is left to the validate stage.
 
     Args:
         root: The run root; its disk is measured.
+        machine: Look at ports and disk too; a run that goes on was checked when it began, and its own
+            captures fill the disk.
 
     Raises:
         UsageError: Names field, value and remedy; `UnmetRequirement` for ports and disk.
@@ -28,6 +30,8 @@ def check_inputs(profile: Profile, root: Path) -> None:
     load_prompts(profile)
     if profile.target.source.kind == "path" or converted_folder(profile).is_dir():
         check_target(profile, resolve_target(profile))
+    if not machine:
+        return
     facts = collect(profile, root)
     results = run_checks(facts, requirements_of(profile, own_requirements()))
     mine = tuple(result for result in results if CHECKS[result.id].user_input)
