@@ -46,8 +46,11 @@ def opened_run(
     flow_run_id, url = _flow_run()
     root = run_root()
     loaded, found = _profile(root, profile, override_values(overrides), run_id, flow_run_id)
-    run = create_run(root, found or new_run_id(loaded.profile.name, flow_run_id), loaded.profile)
+    known = RunFolder(root / found) if found else None
+    run = known or create_run(root, new_run_id(loaded.profile.name, flow_run_id), loaded.profile)
     with _only_one(run), flow_log(run):
+        if known:  # only now: until here another process may be working on it with its own profile
+            create_run(root, run.run_id, loaded.profile)
         # Before this run is introduced: what a killed attempt at the same run left is known by its entry.
         for line in repair(root, own_flow_run=flow_run_id):
             log.info("repaired: %s", line)
@@ -141,9 +144,8 @@ def _introduce(run: RunFolder, loaded: LoadedProfile, flow_run_id: str, override
     for name in ("ended_at", "status", "error"):
         facts.pop(name, None)
     others = [known for known in facts.get("flow_run_ids", []) if known != flow_run_id]
-    (run.path / "run.json").unlink(missing_ok=True)
-    run.remember(
-        **{
+    run.replace_facts(
+        {
             **facts,
             "created_at": facts.get("created_at") or datetime.now(UTC).isoformat(timespec="seconds"),
             "flow_run_id": flow_run_id,

@@ -85,7 +85,11 @@ class RunFolder:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def remember(self, **facts: Any) -> None:
-        write_atomic(self.path / "run.json", json.dumps({**self.facts(), **facts}, indent=2))
+        self.replace_facts({**self.facts(), **facts})
+
+    def replace_facts(self, facts: dict[str, Any]) -> None:
+        """Let `run.json` hold exactly these facts."""
+        write_atomic(self.path / "run.json", json.dumps(facts, indent=2))
 
     def profile(self) -> Profile:
         return Profile.model_validate_json((self.path / "profile.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""`resume` refuses bad input before anything starts; ports and disk count only where they were not checked."""
+"""`resume` refuses bad input before anything starts; ports and disk count only where not checked before."""
 
 from __future__ import annotations
 
