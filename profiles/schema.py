@@ -156,7 +156,7 @@ class Prompts(Part):
     evaluate_per_domain: Positive | None = None
     """Take the first so many evaluation prompts of each domain; empty takes all."""
     max_similarity: Fraction = 0.5
-    """Largest MinHash similarity (word 5-grams) between an evaluation and a training prompt."""
+    """Largest Jaccard similarity of word 5-grams between an evaluation and a training prompt."""
     max_bad_rows: Fraction = 0.05
     """Share of unusable rows that is skipped with a reason; above it the run stops."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.08
