@@ -127,7 +127,7 @@ def planned_steps(profile: Profile, tokens: int) -> int:
 def planned_disk(
     profile: Profile, work: Work, sizes: SampleSizes, shape: DraftShape, counts: DraftParameters
 ) -> tuple[PlannedDisk, ...]:
-    """What the run leaves on disk, at most."""
+    """What the run leaves on disk: an estimate, with every sample as long as a typical one."""
     export = export_bytes(counts, shape.draft_vocab_size < shape.vocab_size)
     checkpoints = profile.train.keep_checkpoints + 1
     return (
@@ -161,7 +161,7 @@ def planned_ports(profile: Profile) -> dict[str, str]:
 
 
 def planned_stages(profile: Profile, work: Work, steps: int) -> tuple[PlannedStage, ...]:
-    """What each stage does. Minutes are the profile's own, in the shares measured for the laptop."""
+    """What each stage does. Minutes are the profile's own, split by `SHARES`."""
     live = profile.evaluate.live
     asked = len(DOMAINS) * live.per_domain
     texts = {
@@ -182,15 +182,18 @@ def planned_stages(profile: Profile, work: Work, steps: int) -> tuple[PlannedSta
     )
 
 
-SHARES = {"validate": 0.02, "serve": 0.11, "stream": 0.2, "train": 0.3, "evaluate": 0.35, "publish": 0.02}
-"""Share of a laptop run's time by stage; a rough guide, the total is the profile's `expected_minutes`."""
+SHARES = {"validate": 0.01, "serve": 0.03, "stream": 0.26, "train": 0.29, "evaluate": 0.4, "publish": 0.01}
+"""Share of a run's time by stage, from one run of the laptop profile on two busy cores; a rough guide."""
 
 
 def size_notes(profile: Profile, work: Work, sizes: SampleSizes) -> list[str]:
     """What a reader should look at before starting."""
     notes = [
         f"a typical sample is taken as {TYPICAL_PROMPT_TOKENS} prompt tokens and the longest answer",
+        "memory, disk and minutes are estimates",
     ]
+    if profile.expected_minutes is not None:
+        notes.append("the minutes in all are the profile's; by stage they are split as in a run on a laptop")
     if sizes.largest_bytes > profile.stream.in_flight_bytes:
         notes.append(
             f"the largest sample ({sizes.largest_bytes / 1e6:,.0f} MB) exceeds stream.in_flight_bytes "

@@ -8,8 +8,8 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def checkpoint_bytes(parameters: DraftParameters) -> int:
-    """Bytes of one resumable checkpoint: fp32 weights, two AdamW moments, frozen weights once."""
-    return 12 * parameters.trained + 4 * parameters.frozen
+    """Bytes of one resumable checkpoint, at most: trained weights and two AdamW moments, fp32."""
+    return 12 * parameters.trained
 
 
 def export_bytes(parameters: DraftParameters, pruned_vocab: bool) -> int:

@@ -52,7 +52,7 @@ def _sizes(plan: Plan) -> Table:
     table.add_row("in all", size_text(plan.log_bytes))
     table.add_row("typical samples in flight", f"{plan.in_flight_samples:,}")
     table.add_row("draft parameters", f"{plan.draft_parameters:,} ({plan.trained_parameters:,} trained)")
-    table.add_row("memory needed at once", size_text(plan.peak_memory_bytes))
+    table.add_row("memory needed at once, about", size_text(plan.peak_memory_bytes))
     return table
 
 
@@ -65,7 +65,9 @@ def _stages(plan: Plan) -> Table:
 
 
 def _processes(plan: Plan) -> Table:
-    table = _table("Processes (port 0: a free one)", "process", "stage", "role", "memory", "command")
+    table = _table(
+        "Processes (port 0: a free one; memory: about)", "process", "stage", "role", "memory", "command"
+    )
     for process in plan.processes:
         table.add_row(
             process.name, process.stage, process.role, size_text(process.memory_bytes), process.command
@@ -74,7 +76,7 @@ def _processes(plan: Plan) -> Table:
 
 
 def _disk(plan: Plan) -> Table:
-    table = _table("Disk", "what", "size")
+    table = _table("Disk, about", "what", "size")
     for item in plan.disk:
         table.add_row(item.what, size_text(item.bytes))
     table.add_row("in all", size_text(plan.disk_bytes))
