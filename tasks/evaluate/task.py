@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tasks.evaluate.core import evaluate as measure
@@ -10,7 +11,7 @@ from tasks.execute import RunContext, execute_stage
 from tasks.publish.core import find_incumbent
 from tasks.report.task import show_artifacts, stage_task
 from tasks.serve.target_folder import resolve_target
-from tasks.stage import MANIFEST, canonical, sha256_text
+from tasks.stage import canonical, fingerprint, sha256_text
 from tasks.stages import EVALUATE, STREAM, TRAIN
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
@@ -19,12 +20,9 @@ from tasks.train.models import DraftCheckpoint
 @stage_task(EVALUATE)
 def evaluate(ctx: RunContext, captures: CaptureManifest, draft: DraftCheckpoint) -> EvaluationReport:
     """Measure the draft by replay and on the real engine, against the incumbent where there is one."""
-    incumbent = _incumbent(ctx)
-    inputs = {
-        "captures": captures.digest,
-        "draft": sha256_text(canonical(draft.files)),
-        "incumbent": incumbent[0] if incumbent else "none",
-    }
+    inputs = {"captures": captures.digest, "draft": sha256_text(canonical(draft.files))}
+    incumbent = _incumbent(ctx, inputs)
+    inputs["incumbent"] = _version(incumbent)
     report = execute_stage(
         ctx,
         EVALUATE,
@@ -47,12 +45,22 @@ def evaluate(ctx: RunContext, captures: CaptureManifest, draft: DraftCheckpoint)
     return report
 
 
-def _incumbent(ctx: RunContext) -> tuple[str, Path] | None:
-    """The champion to beat. A finished evaluation keeps its own: by now the champion may be this draft."""
+def _incumbent(ctx: RunContext, inputs: Mapping[str, str]) -> tuple[str, Path] | None:
+    """The champion to beat. A finished evaluation keeps its own: by now its draft may be champion.
+
+    Args:
+        inputs: Digests of captures and draft; with other ones the champion of now is to be beaten.
+    """
     known = ctx.run.facts().get("incumbent")
-    finished = (ctx.run.stage(EVALUATE).path / MANIFEST).is_file() and not ctx.forced(EVALUATE)
-    if known is not None and finished:
-        return (known[0], Path(known[1])) if known else None
+    if known is not None and not ctx.forced(EVALUATE):
+        before = (known[0], Path(known[1])) if known else None
+        wanted = fingerprint(EVALUATE, ctx.profile, {**inputs, "incumbent": _version(before)})
+        if ctx.run.stage(EVALUATE).load(wanted)[0] is not None:
+            return before
     found = find_incumbent(ctx.profile, ctx.run.path.parent)
     ctx.run.remember(incumbent=[found[0], str(found[1])] if found else [])
     return found
+
+
+def _version(incumbent: tuple[str, Path] | None) -> str:
+    return incumbent[0] if incumbent else "none"
