@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -34,6 +35,9 @@ class Watched:
     peak_bytes: int = 0
     """Largest sum of proportional set sizes: shared pages count once."""
     addresses: set[tuple[str, int]] = field(default_factory=set)
+    """Listening addresses, without those of Mooncake's transfer engine."""
+    transfer_ports: dict[int, set[int]] = field(default_factory=dict)
+    """Process id -> ports that Mooncake's transfer engine opened on every interface (docs/security.md)."""
     keys: set[str] = field(default_factory=set)
     """Keys of the servers, which only their environment may hold."""
     names: set[str] = field(default_factory=set)
@@ -48,10 +52,20 @@ class Watched:
                 listening = [c.laddr for c in process.net_connections("inet") if c.status == "LISTEN"]
             except (psutil.Error, OSError):
                 continue
+            wide = {address.port for address in listening if address.ip in ("0.0.0.0", "::")}
+            if wide and _is_store_client(process.pid):
+                self.transfer_ports.setdefault(process.pid, set()).update(wide)
+                listening = [address for address in listening if address.port not in wide]
             self.addresses |= {(address.ip, address.port) for address in listening}
             if key := environment.get("VLLM_API_KEY"):
                 self.keys.add(key)
         self.peak_bytes = max(self.peak_bytes, total)
+
+
+def _is_store_client(pid: int) -> bool:
+    """Whether the process has loaded Mooncake's client library; the master is a program of its own."""
+    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return re.search(r"/mooncake/[^ ]*\.so", maps) is not None
 
 
 def _proportional_bytes(pid: int) -> int:
@@ -145,7 +159,8 @@ def processes_of(root: Path) -> list[str]:
 
 
 def is_listening(address: tuple[str, int]) -> bool:
-    with socket.socket() as client:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.socket(family) as client:
         client.settimeout(1)
         return client.connect_ex(address) == 0
 

@@ -82,7 +82,7 @@ def profile(**publish: Any) -> Profile:
             "hardware": {"mode": "none"},
             "target": {"model": "/secret/place/target", "aux_layer_ids": [2, 8]},
             "serve": {
-                "environment": {"HOUSE_TOKEN": "canary-in-profile"},
+                "environment": {"HOUSE_SETTING": "canary-in-profile"},
                 "extra_args": ["--seed", "424242"],
             },
             "evaluate": {"live": {"triton_interpreter": True}},

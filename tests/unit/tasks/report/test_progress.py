@@ -70,7 +70,10 @@ def test_time_left_comes_from_this_piece_of_work_only() -> None:
 
 def terminal(width: int = 100) -> tuple[TerminalProgress, io.StringIO]:
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=width, height=24, legacy_windows=False)
+    environment = {"TERM": "xterm-256color"}  # whatever terminal the tests run in
+    console = Console(
+        file=stream, force_terminal=True, width=width, height=24, legacy_windows=False, _environ=environment
+    )
     return TerminalProgress(console), stream
 
 
