@@ -235,6 +235,8 @@ class _Follower:
     def _read(self) -> None:
         if not self._path.exists():
             return
+        # A resumed trainer cuts off the lines of steps that it takes again.
+        self._offset = min(self._offset, self._path.stat().st_size)
         with open(self._path, "rb") as stream:
             stream.seek(self._offset)
             text = stream.read()

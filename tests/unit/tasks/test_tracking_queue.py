@@ -8,7 +8,7 @@ from typing import Any
 
 from profiles.load import load_profile
 from tasks.run_folder import RunFolder, create_run
-from tasks.tracking_queue import SPOOL, Refused, Tracker
+from tasks.tracking_queue import SPOOL, Refused, Tracker, _Follower
 from tasks.tracking_text import MAX_NAME_CHARS, MAX_PARAM_CHARS, clean_name, clean_params, clean_value, finite
 
 
@@ -141,3 +141,15 @@ def test_names_and_values_fit_what_mlflow_takes() -> None:
     assert "sha256:" in long
     assert clean_params({"a": {"b": [1, 2]}, "c": None}) == {"a.b": "[1, 2]", "c": "null"}
     assert finite({"a": 1.0, "b": float("nan")}) == ({"a": 1.0}, ["b"])
+
+
+def test_rows_after_a_resume_are_followed_although_the_file_was_cut(tmp_path: Path) -> None:
+    path, steps = tmp_path / "metrics.jsonl", []
+    path.write_text("".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in range(9)))
+    follower = _Follower(path, lambda step, row, at: steps.append(step))
+    path.write_text('{"step": 0, "loss": 0.5}\n')
+    follower._read()
+    with open(path, "a") as stream:
+        stream.write('{"step": 1, "loss": 0.25}\n')
+    follower._read()
+    assert steps == [1]
