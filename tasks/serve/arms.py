@@ -17,6 +17,7 @@ from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.command import dspark_speculative_config, engine_version, server_argv, server_environment
 from tasks.serve.cpu import interpreter_environment
+from tasks.serve.deaths import telling_deaths
 from tasks.serve.readiness import Wanted, wait_ready
 from tasks.serve.target import start_limits
 from tasks.serve.vllm_http import Server
@@ -104,12 +105,13 @@ def serve_arm(
     wanted = Wanted(server, port, target_dir, request_id=f"{run.run_id}-{name}-ready", extraction=False)
     with running(launcher, spec, run) as handle:
         wait_ready(handle, wanted, start_limits(profile), progress)
-        yield ArmEndpoint(
-            url=server.url,
-            served_name=server.served_name,
-            api_key=key,
-            argv=("python", *arm_argv(profile, target_dir, draft_dir, 0)[1:]),
-            engine=engine_version(),
-            handle=handle,
-            progress_timeout_s=profile.serve.progress_timeout_s,
-        )
+        with telling_deaths(lambda: [handle]):
+            yield ArmEndpoint(
+                url=server.url,
+                served_name=server.served_name,
+                api_key=key,
+                argv=("python", *arm_argv(profile, target_dir, draft_dir, 0)[1:]),
+                engine=engine_version(),
+                handle=handle,
+                progress_timeout_s=profile.serve.progress_timeout_s,
+            )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from tasks.processes.launcher import Handle
 from tasks.serve.models import TargetEndpoint, TargetIdentity
 
 
@@ -17,6 +18,9 @@ class Server(Protocol):
 
     def close(self) -> None:
         """End it."""
+
+    def handles(self) -> Sequence[Handle]:
+        """Processes that it started."""
 
 
 class LazyTarget:
@@ -37,6 +41,10 @@ class LazyTarget:
             self._server = self._make()
             self._answer = self._server.open()
         return self._answer
+
+    def handles(self) -> Sequence[Handle]:
+        """Processes of the running target; none if it was not started, or is not ours."""
+        return self._server.handles() if self._server is not None else ()
 
     def close(self) -> None:
         """End the target if it was started."""

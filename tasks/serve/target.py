@@ -102,6 +102,10 @@ class TargetServer:
             store_host=self._profile.store.host,
         )
 
+    def handles(self) -> tuple[Handle, ...]:
+        """The store's master and the server, where this run started them."""
+        return tuple(self._handles)
+
     def watchdog(self) -> ProgressWatchdog:
         """A watchdog of the open target."""
         if self._server is None:

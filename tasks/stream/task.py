@@ -8,6 +8,7 @@ from tasks.errors import StageInputError
 from tasks.execute import RunContext, execute_stage
 from tasks.prompts.load import load_prompts
 from tasks.report.task import show_artifacts, stage_task
+from tasks.serve.deaths import telling_deaths
 from tasks.serve.lazy import LazyTarget
 from tasks.serve.models import TargetIdentity
 from tasks.serve.target_folder import resolve_target
@@ -38,16 +39,17 @@ def stream(ctx: RunContext, target: LazyTarget, identity: TargetIdentity) -> Cap
                 where=str(endpoint.url),
                 hint="resume with --from serve",
             )
-        return capture(
-            ctx.profile,
-            ctx.run,
-            folder,
-            endpoint,
-            answering,
-            resolve_target(ctx.profile),
-            ctx.launcher,
-            ctx.progress,
-        )
+        with telling_deaths(target.handles):
+            return capture(
+                ctx.profile,
+                ctx.run,
+                folder,
+                endpoint,
+                answering,
+                resolve_target(ctx.profile),
+                ctx.launcher,
+                ctx.progress,
+            )
 
     captures = execute_stage(ctx, STREAM, inputs, work)
     ctx.tracker.log_data(STREAM.name, "captures", captures.digest, str(log_of(ctx, captures)))
