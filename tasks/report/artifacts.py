@@ -79,7 +79,7 @@ def _stream(result: CaptureManifest, record: RunRecord) -> list[StageArtifact]:
 
 
 def _train(result: DraftCheckpoint, record: RunRecord) -> list[StageArtifact]:
-    title = f"The draft: acceptance (eal) {result.held_out_eal:.2f} on held-out data"
+    title = f"The draft: acceptance (eal) {wording.tau(result.held_out_eal)} on held-out data"
     lines = [f"## {title}", "", *_markdown_table(("", ""), view.training(result))]
     lines += [f"\n{note}" for note in result.notes]
     curve = figures.training_curve(

@@ -26,8 +26,9 @@ class DraftCheckpoint(BaseModel):
     trained_parameters: int
     draft_vocab_size: int
     block_size: int
-    held_out_eal: float
-    """Greedy acceptance length of the exported weights on held-out data, bonus token included."""
+    held_out_eal: float | None
+    """Greedy acceptance length of the exported weights on held-out data, bonus token included; None where
+    no sample is held out."""
     metrics: dict[str, float]
     config: dict[str, Any]
     """Resolved training configuration."""

@@ -124,7 +124,7 @@ def _finish(
         trained_parameters=trained_parameters(shape),
         draft_vocab_size=vocabulary.size,
         block_size=settings.train.draft.block_size,
-        held_out_eal=position.best_eal if position.best_eal is not None else 0.0,
+        held_out_eal=position.best_eal,
         metrics=metrics,
         config=settings.public(),
         notes=tuple(notes),

@@ -174,3 +174,11 @@ def test_a_chosen_folder_is_used(tmp_path: Path) -> None:
     assert publish(**publish_inputs(tmp_path, profile=settings)).location == str(
         tmp_path / "elsewhere/tiny/v0001"
     )
+
+
+def test_the_card_of_a_draft_without_held_out_data_tells_no_figure(tmp_path: Path) -> None:
+    inputs = publish_inputs(tmp_path)
+    result = publish(**{**inputs, "draft": checkpoint(inputs["draft_dir"], held_out_eal=None)})
+    text = (Path(result.location) / "README.md").read_text()
+    assert "Last checkpoint: step 40 of 50 (3 epochs); nothing was held out to choose by." in text
+    assert "chosen by greedy acceptance length" not in text

@@ -48,7 +48,7 @@ def test_loss_falls_and_acceptance_rises(world: TinyWorld, tmp_path: Path, quiet
     assert train[-1]["loss"] < 0.8 * train[0]["loss"]
     assert held[0]["step"] == 0 and len(held) == 15
     assert result.held_out_eal == max(row["eal"] for row in held)
-    assert result.held_out_eal > held[0]["eal"]
+    assert result.held_out_eal is not None and result.held_out_eal > held[0]["eal"]
     assert result.step in [row["step"] for row in held if row["eal"] == result.held_out_eal]
     assert {"ce_loss", "tv_loss", "confidence_loss", "accept_len", "position_0_acc", "lr"} <= train[-1].keys()
 
@@ -96,7 +96,7 @@ def test_zero_steps_export_the_untrained_draft(
 ) -> None:
     result = train_draft(world.settings(tmp_path, max_steps=0), quiet, never)
     assert (result.step, result.steps, result.epochs) == (0, 0, 0)
-    assert result.held_out_eal < 1.2
+    assert result.held_out_eal is not None and result.held_out_eal < 1.2
     assert (tmp_path / "draft" / "model.safetensors").is_file()
 
 
@@ -124,7 +124,7 @@ def test_step_without_finite_loss_is_skipped_and_counted(
     result = train_draft(world.settings(tmp_path, epochs=2), quiet, never)
     assert result.metrics["skipped_steps"] == 3
     assert any("3 steps were skipped" in note for note in result.notes)
-    assert result.held_out_eal > 1.0
+    assert result.held_out_eal is not None and result.held_out_eal > 1.0
     assert all(bool(torch.isfinite(value).all()) for value in newest_weights(tmp_path).values())
 
 
@@ -165,6 +165,7 @@ def test_without_held_out_samples_the_last_weights_are_exported(
     result = train_draft(world.settings(tmp_path, epochs=1), quiet, never)
     assert result.step == result.steps
     assert any("no sample is held out" in note for note in result.notes)
+    assert result.held_out_eal is None
 
 
 def test_identity_ignores_the_machine_but_not_the_training(world: TinyWorld, tmp_path: Path) -> None:
