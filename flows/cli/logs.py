@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -13,7 +12,9 @@ from tasks.errors import UsageError
 from tasks.run_folder import RunFolder, open_run, run_root
 from tasks.stages import STAGE_NAMES
 
+FLOW_LOG = "flow.log"
 _STAGE_OF = {
+    "store-check": "validate",
     "store": "serve",
     "target": "serve",
     "capture": "stream",
@@ -48,20 +49,16 @@ def command(run_id: str, stage: str | None, follow: bool, lines: int) -> None:
 
 
 def log_files(run: RunFolder, stage: str | None) -> list[Path]:
-    """Log files of the run, oldest name first; with a stage only those of its processes."""
+    """Log files of the run, oldest name first; with a stage those of its processes, else the flow's own."""
     files = sorted(run.logs.glob("*.log"))
     if stage is None:
         return files
-    registered = {}
-    for entry in run.services.glob("*.json"):
-        name = json.loads(entry.read_text(encoding="utf-8")).get("stage")
-        if name:
-            registered[entry.stem] = name
-    return [path for path in files if registered.get(path.stem, _stage_of(path.stem)) == stage]
+    own = [path for path in files if _stage_of(path.stem) == stage]
+    return own or [path for path in files if path.name == FLOW_LOG]
 
 
 def _stage_of(name: str) -> str:
-    return _STAGE_OF.get(name.split("-")[0], name.split("-")[0])
+    return next((stage for start, stage in _STAGE_OF.items() if name.startswith(start)), "")
 
 
 def _print_new(run: RunFolder, stage: str | None, offsets: dict[Path, int]) -> None:
