@@ -20,11 +20,11 @@ from tasks.run_folder import RunFolder, run_root
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
 def command(draft: Path | None, target: str | None, port: int, only_print: bool) -> None:
-    """Serve the published draft in FOLDER, or the newest one, together with its target."""
+    """Serve the published draft in FOLDER, or the champion that was chosen last, together with its target."""
     from tasks.publish.serving import serve_command
     from tasks.publish.verify import verify_folder
 
-    folder = (draft or _newest()).absolute()
+    folder = (draft or _champion()).absolute()
     settings = _settings(folder)
     verify_folder(folder)
     weights = target or os.environ.get("TARGET") or str(_target_of(folder, settings))
@@ -72,12 +72,16 @@ def _target_of(folder: Path, settings: dict[str, Any]) -> Path:
     )
 
 
-def _newest() -> Path:
-    found = sorted(run_root().glob("published/*/v*/serve.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
+def _champion() -> Path:
+    """Folder of the champion; of several drafts' champions, the one whose pointer moved last."""
+    from tasks.publish.versions import CHAMPION, read_pointer
+
+    pointers = sorted(run_root().glob(f"published/*/{CHAMPION}"), key=lambda path: path.stat().st_mtime)
+    if not pointers:
         raise UsageError(
             "nothing was published yet",
             where=str(run_root() / "published"),
             hint="retrain-dspark run -p laptop",
         )
-    return found[-1].parent
+    place = pointers[-1].parent
+    return place / str(read_pointer(place, CHAMPION))

@@ -87,3 +87,15 @@ def test_the_script_runs_with_bash(draft: Path, monkeypatch: pytest.MonkeyPatch)
     )
     assert done.returncode == 0, done.stderr
     assert "--model /weights --host 127.0.0.1 --port 8123" in done.stdout
+
+
+def test_without_a_folder_the_champion_is_served(draft: Path, tmp_path: Path) -> None:
+    """Also after a rollback: a newer version that is no longer the champion is not served."""
+    result = printed("--target", "/weights")
+    assert isinstance(result.exception, UsageError) and "nothing was published" in str(result.exception)
+    place = tmp_path / "runs" / "published" / "tiny"
+    for version in ("v0001", "v0002"):
+        (place / version).mkdir(parents=True)
+        (place / version / "serve.json").write_text((draft / "serve.json").read_text())
+    (place / "champion").write_text("v0001\n")
+    assert str(place / "v0001" / "serve.sh") in printed("--target", "/weights").output
