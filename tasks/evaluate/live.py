@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tasks.errors import ServiceError
 from tasks.measure.counters import Scrape, SpecDelta, delta, parse_scrape
+from tasks.serve.vllm_http import refusal
 
 REQUEST_TIMEOUT_S = 900.0
 TOP_LOGPROBS = 5
@@ -126,7 +127,7 @@ class ArmClient:
             if reply.status_code != httpx.codes.OK:
                 return Answer(
                     prompt_id=prompt.prompt_id,
-                    error=f"HTTP {reply.status_code}: {reply.text[:200]}",
+                    error=f"HTTP {refusal(reply)}",
                 )
             choice = reply.json()["choices"][0]
             return Answer(

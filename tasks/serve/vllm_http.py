@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,12 @@ import httpx
 from tasks.errors import ServiceError
 
 _SHORT_S = 5.0
+_TOKEN_IDS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+){2}[\d\s,]*(?:\]|$)")
+
+
+def refusal(response: httpx.Response, most_chars: int = 300) -> str:
+    """Status and start of an error's text. A server may repeat the request: its token ids are left out."""
+    return f"{response.status_code}: {_TOKEN_IDS.sub('[...]', response.text)[:most_chars]}"
 
 
 @dataclass(frozen=True)
@@ -97,9 +104,7 @@ class Server:
     def _checked(self, response: httpx.Response, extraction: bool) -> dict[str, Any]:
         where = f"{self.url}/v1/completions"
         if response.status_code != httpx.codes.OK:
-            raise ServiceError(
-                f"the first generation answered {response.status_code}: {response.text[:300]}", where=where
-            )
+            raise ServiceError(f"the first generation answered {refusal(response)}", where=where)
         answer: dict[str, Any] = response.json()
         choices = answer.get("choices") or [{}]
         if not choices[0].get("token_ids"):

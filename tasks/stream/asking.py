@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from tasks.errors import ServiceError
+from tasks.serve.vllm_http import refusal
 from tasks.stream.sample import Answer, Request, SampleRejected, answer_of
 
 _CONNECT_TRIES = 4
@@ -88,7 +89,7 @@ class Asker:
             await asyncio.sleep(_BACK_OFF_S * attempt)
             raise SampleRejected(f"http_{status}")
         raise ServiceError(
-            f"the target refused a request with {status}: {response.text[:300]}",
+            f"the target refused a request with {refusal(response)}",
             where=self._url,
             hint="with serve.kind attach: does the server serve serve.served_name, and is the key right?",
         )
