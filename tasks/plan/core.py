@@ -87,7 +87,7 @@ def planned_target(profile: Profile, notes: list[str]) -> TargetConfig:
         raise RetrainError(
             "the target has not been converted yet, so its sizes are not known",
             where=str(folder),
-            hint="run `make set-up`, or start a run: the conversion takes about 20 s once",
+            hint="run `make setup`, or start a run: the conversion takes about 20 s once",
         )
     return read_target_config(resolve_target(profile))
 

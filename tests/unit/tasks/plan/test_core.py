@@ -98,8 +98,9 @@ def test_bad_targets_are_told(tmp_path: Path) -> None:
 def test_an_unconverted_wheel_is_not_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     profile = Profile.model_validate(yaml.safe_load((ROOT / "profiles" / "laptop.yaml").read_text()))
-    with pytest.raises(RetrainError, match="not been converted"):
+    with pytest.raises(RetrainError, match="not been converted") as info:
         build_plan(profile)
+    assert "`make setup`" in info.value.hint and "\nsetup:" in (ROOT / "Makefile").read_text()
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
