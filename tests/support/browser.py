@@ -20,6 +20,7 @@ OPTIONS = (
     "--disable-sync",
     "--no-first-run",
     "--hide-scrollbars",
+    "--force-prefers-reduced-motion",  # a picture of a page, not of its fading in
 )
 MEASURE = "const d = this.contentDocument.documentElement; this.dataset.width = d.scrollWidth"
 
