@@ -201,7 +201,7 @@ def test_ctrl_c_ends_a_run_with_its_own_server(
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 130, output
     assert "Traceback" not in output
-    assert not processes_of(runs)
+    until(lambda: not processes_of(runs), wait_s=15, what="the end of the server and the guard")
     assert flow_runs_in(runs) == [(facts(runs)["flow_run_id"], "Cancelled")]
 
 
