@@ -216,7 +216,7 @@ def test_a_run_killed_with_its_own_server_is_crashed_in_the_same_database(
     process = start("clean", "--keep", "5", shared_api=False)
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert not processes_of(runs)
+    until(lambda: not processes_of(runs), wait_s=15, what="the end of all processes")
     assert flow_runs_in(runs) == [(flow_run_id, "Crashed")]
     assert mlflow_statuses(runs)["parent"] == "KILLED"
 
