@@ -58,6 +58,15 @@ def write_atomic(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def sync_path(path: Path) -> None:
+    """Put a file, or the names in a folder, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def canonical(value: Any) -> str:
     """JSON with sorted keys: equal values give equal text."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

@@ -22,7 +22,7 @@ from profiles.schema import Profile
 from tasks.errors import PublishError
 from tasks.publish.check_folder import MANIFEST
 from tasks.publish.verify import verify_folder
-from tasks.stage import write_atomic
+from tasks.stage import sync_path, write_atomic
 
 CHAMPION = "champion"
 PREVIOUS = "previous"
@@ -125,7 +125,7 @@ def add_version(place: Path, build: Callable[[Path, str], None]) -> str:
                 os.rename(staging, place / version)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
-            _sync_folder(place)
+            sync_path(place)
             return version
     except Timeout as error:
         raise PublishError("another publication does not end", where=str(place / ".lock")) from error
@@ -159,13 +159,4 @@ def _sync(folder: Path) -> None:
     """Put the files on disk before the rename makes them visible."""
     for path in folder.rglob("*"):
         if path.is_file():
-            with open(path, "rb") as stream:
-                os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync_path(path)

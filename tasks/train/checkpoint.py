@@ -17,6 +17,8 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tasks.stage import sync_path
+
 STATE = "state.json"
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -67,22 +69,14 @@ def write_folder(final: Path, tensors: Mapping[str, Mapping[str, Tensor]], state
         shutil.rmtree(old)
     else:
         os.replace(temporary, final)
-    _sync(final.parent)
+    sync_path(final.parent)
 
 
 def sync_folder(folder: Path) -> None:
     """Make the files of a folder and their names durable."""
     for path in folder.iterdir():
-        _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_path(path)
+    sync_path(folder)
 
 
 class Checkpoints:
