@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tasks.errors import RetrainError
+from tasks.redaction import redact
 from tasks.run_folder import RunFolder
 
 _LOGGERS = ("prefect", "retrain_dspark", "mlflow")
@@ -25,6 +26,13 @@ class _KnownErrors(logging.Filter):
         return True
 
 
+class _Masked(logging.Formatter):
+    """Leaves secrets out: libraries repeat addresses with their passwords."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
 _known = _KnownErrors()
 
 
@@ -38,7 +46,7 @@ def hide_known_tracebacks() -> None:
 def flow_log(run: RunFolder) -> Iterator[None]:
     """Write log records to the run's `flow.log` until the run ends."""
     handler = logging.FileHandler(run.logs / "flow.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(_Masked(_FORMAT))
     logging.getLogger("retrain_dspark").setLevel(logging.INFO)
     for name in _LOGGERS:
         logging.getLogger(name).addHandler(handler)

@@ -25,7 +25,9 @@ from profiles.overrides import override_values
 from profiles.schema import Profile
 from tasks.errors import ProfileError, RetrainError, UsageError
 from tasks.execute import RunContext
+from tasks.processes.guard import close_registry
 from tasks.processes.launcher import launcher_for
+from tasks.redaction import redact
 from tasks.report.progress import LineProgress, shown_progress
 from tasks.run_folder import RunFolder, create_run, new_run_id, open_run, run_root
 from tasks.tracking import OWNER, open_tracker, owner_tag, tracking_uri
@@ -63,7 +65,8 @@ def opened_run(
         with _closing(ctx, tracker):
             tracker.open(loaded.profile.model_dump(mode="json"), run.path / "profile.json")
             run.remember(
-                mlflow_tracking_uri=tracking_uri(root), mlflow_parent_run_id=tracker.ids.get(run.run_id)
+                mlflow_tracking_uri=redact(tracking_uri(root)),
+                mlflow_parent_run_id=tracker.ids.get(run.run_id),
             )
             yield ctx
 
@@ -103,6 +106,7 @@ def _closing(ctx: RunContext, tracker: Tracker) -> Iterator[None]:
         for name in ("summary.json", "report.html"):
             tracker.log_file(None, ctx.run.path / name)
         tracker.close(status)
+        close_registry(ctx.run.services)
 
 
 def _profile(

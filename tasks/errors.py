@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tasks.redaction import redact
+
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -24,11 +26,12 @@ class RetrainError(Exception):
     exit_code = EXIT_FAILED
 
     def __init__(self, what: str, *, where: str = "", hint: str = "", log_tail: Sequence[str] = ()):
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.hint = hint
-        self.log_tail = tuple(log_tail)
+        # Texts of libraries repeat addresses with their passwords; an error goes to terminals and databases.
+        self.what = redact(what)
+        self.where = redact(where)
+        self.hint = redact(hint)
+        self.log_tail = tuple(redact(line) for line in log_tail)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         lines = [self.what]

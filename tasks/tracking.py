@@ -11,13 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from tasks.processes.identity import boot_id, host_name, is_running, start_time
+from tasks.redaction import redact
 from tasks.run_folder import RunFolder
 from tasks.tracking_queue import Operation, Refused, Tracker
 
 KEY = "dspark.key"
 OWNER = "dspark.owner"
 URI_ENV = "MLFLOW_TRACKING_URI"
+_DATABASE_S = 120.0
+"""Longest time for another process to make or migrate the database on a busy machine."""
 _NEVER = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"}
 
 
@@ -76,20 +81,29 @@ class MlflowSink:
             return note
         except MlflowException as error:
             if error.error_code in _NEVER:
-                raise Refused(str(error).splitlines()[0][:200]) from error
+                raise Refused(redact(str(error)).splitlines()[0][:200]) from error
             raise
 
     def _connect(self) -> None:
         if self._client is not None:
             return
-        client = _client(self._root)
+        client = mlflow_client(self._root)
         found = client.get_experiment_by_name(self._experiment_name)
-        if found is not None:
-            self._experiment_id = found.experiment_id
-        else:
-            place = None if os.environ.get(URI_ENV) else (self._root / "mlartifacts").as_uri()
-            self._experiment_id = client.create_experiment(self._experiment_name, artifact_location=place)
+        self._experiment_id = found.experiment_id if found else self._make_experiment(client)
         self._client = client
+
+    def _make_experiment(self, client: Any) -> str:
+        from mlflow.exceptions import MlflowException
+
+        place = None if os.environ.get(URI_ENV) else (self._root / "mlartifacts").as_uri()
+        try:
+            return str(client.create_experiment(self._experiment_name, artifact_location=place))
+        except MlflowException as error:
+            # Another run that started at the same time may have made it meanwhile.
+            found = client.get_experiment_by_name(self._experiment_name)
+            if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+                raise
+            return str(found.experiment_id)
 
     def _id(self, key: str) -> str:
         if key not in self._ids:
@@ -176,7 +190,7 @@ class MlflowSink:
             listed = {item.path for item in self._client.list_artifacts(run_id)}
             fault = "" if "probe.txt" in listed else "a file that was written is not listed"
         except (MlflowException, OSError) as error:
-            fault = str(error).splitlines()[0][:200]
+            fault = redact(str(error)).splitlines()[0][:200]
         self._artifacts = not fault
         place = self._client.get_run(run_id).info.artifact_uri
         return (
@@ -193,7 +207,7 @@ def close_runs(root: Path, run_id: str, status: str) -> list[str]:
     for run in list(_running_runs(root)):
         key = run.data.tags.get(KEY, "")
         if key == run_id or key.startswith(f"{run_id}:"):
-            _client(root).set_terminated(run.info.run_id, status)
+            mlflow_client(root).set_terminated(run.info.run_id, status)
             ended.append(key)
     return ended
 
@@ -212,8 +226,8 @@ def repair_runs(root: Path, change: bool = True) -> list[str]:
         if not owner_is_gone(run.data.tags.get(OWNER, "")):
             continue
         if change:
-            _client(root).set_tag(run.info.run_id, "dspark.repaired", "its process had ended")
-            _client(root).set_terminated(run.info.run_id, "KILLED")
+            mlflow_client(root).set_tag(run.info.run_id, "dspark.repaired", "its process had ended")
+            mlflow_client(root).set_terminated(run.info.run_id, "KILLED")
         ended.append(run.data.tags[KEY])
     return ended
 
@@ -222,7 +236,7 @@ def _running_runs(root: Path) -> Iterator[Any]:
     """MLflow runs of this project that are marked running."""
     if not os.environ.get(URI_ENV) and not (root / "mlflow.db").exists():
         return
-    client = _client(root)
+    client = mlflow_client(root)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     token = None
     while True:
@@ -233,7 +247,7 @@ def _running_runs(root: Path) -> Iterator[Any]:
             return
 
 
-def _client(root: Path) -> Any:
+def mlflow_client(root: Path) -> Any:
     """A client whose calls give up after seconds, not minutes."""
     for name, value in {
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
@@ -246,4 +260,10 @@ def _client(root: Path) -> Any:
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=tracking_uri(root))
+    if os.environ.get(URI_ENV):
+        return MlflowClient(tracking_uri=tracking_uri(root))
+    # The first use makes the database; two first uses at once leave one that nothing can open again.
+    with FileLock(root / ".mlflow.lock", timeout=_DATABASE_S):
+        client = MlflowClient(tracking_uri=tracking_uri(root))
+        client.search_experiments(max_results=1)
+    return client

@@ -11,6 +11,7 @@ import click
 from flows.cli.environment import prepare_environment
 from profiles.load import ProfileProblem
 from tasks.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, ProfileError, RetrainError
+from tasks.redaction import redact
 
 COMMANDS = {
     "run": "Retrain, measure and publish a draft.",
@@ -87,6 +88,6 @@ def show_unexpected(error: BaseException) -> int:
     from flows.cli.traces import keep_traceback
 
     path = keep_traceback(error)
-    text = str(error).splitlines()[0] if str(error) else ""
+    text = redact(str(error)).splitlines()[0] if str(error) else ""
     click.echo(f"error: {type(error).__name__}: {text}\n  traceback: {path}", err=True)
     return EXIT_FAILED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from filelock import FileLock
 
 from tasks.errors import ServiceError
 from tasks.processes.ports import free_port
@@ -76,6 +78,17 @@ def wait_until_ready(url: str, deadline_s: float | None = None) -> None:
     )
 
 
+@contextmanager
+def starting_alone() -> Iterator[None]:
+    """Held while a server starts: it migrates its database, and two that do so at once break it."""
+    from prefect.settings import PREFECT_HOME
+
+    home: Path = PREFECT_HOME.value()
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(home / ".starting.lock", timeout=READY_S):
+        yield
+
+
 def send_what_waits(within_s: float = SEND_S) -> None:
     """Let Prefect send its waiting events and logs while the API still answers, then let the process end.
 
@@ -124,11 +137,16 @@ def _serve(parent: int, port: int) -> None:
     if os.getppid() != parent:
         return
     os.environ["PREFECT_UI_ENABLED"] = "0"
+    import prefect.settings  # noqa: F401  # outside the server's loop, in which it cannot load plugins
     import uvicorn
 
-    uvicorn.run(
-        "prefect.server.api.server:create_app", factory=True, host="127.0.0.1", port=port, log_level="error"
-    )
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            with starting_alone():
+                await super().startup(sockets)
+
+    app = "prefect.server.api.server:create_app"
+    Server(uvicorn.Config(app, factory=True, host="127.0.0.1", port=port, log_level="error")).run()
 
 
 if __name__ == "__main__":

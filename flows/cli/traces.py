@@ -6,6 +6,7 @@ import traceback
 from datetime import datetime
 from pathlib import Path
 
+from tasks.redaction import redact
 from tasks.run_folder import run_root
 
 
@@ -15,5 +16,5 @@ def keep_traceback(error: BaseException) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(path, "a", encoding="utf-8") as stream:
         stream.write(f"--- {datetime.now():%Y-%m-%d %H:%M:%S}\n")
-        stream.writelines(traceback.format_exception(error))
+        stream.write(redact("".join(traceback.format_exception(error))))
     return path

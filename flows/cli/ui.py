@@ -12,14 +12,16 @@ from typing import NoReturn
 
 import click
 
-from flows.cli.prefect_server import READY_S, wait_until_ready
+from flows.cli.prefect_server import READY_S, starting_alone, wait_until_ready
 from tasks.errors import EXIT_INTERRUPTED, ServiceError
 from tasks.processes.ports import require_free
+from tasks.redaction import redact
 from tasks.run_folder import private_run_root, run_root
-from tasks.tracking import tracking_uri
+from tasks.tracking import mlflow_client, tracking_uri
 
 POOL = "retrain-dspark"
 HOST = "127.0.0.1"
+_LOGS = "see the logs in {}/.ui"
 
 
 @click.command("ui")
@@ -30,17 +32,22 @@ def command(prefect_port: int, mlflow_port: int, worker: bool) -> int:
     """Start Prefect and MLflow on loopback, make the work pool, and stay until Ctrl-C."""
     private_run_root()
     require_free(HOST, prefect_port, "--prefect-port")
-    require_free(HOST, mlflow_port, "--mlflow-port")
+    mlflow_page = tracking_uri(run_root())
+    if own_mlflow := not mlflow_page.startswith(("http://", "https://")):
+        require_free(HOST, mlflow_port, "--mlflow-port")
+        mlflow_page = f"http://{HOST}:{mlflow_port}"
     signal.signal(signal.SIGTERM, _terminated)
     url = f"http://{HOST}:{prefect_port}/api"
     os.environ["PREFECT_API_URL"] = url
     started: list[subprocess.Popen[bytes]] = []
     try:
-        started.append(_start("prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)))
-        started.append(_start_mlflow(mlflow_port))
-        wait_until_ready(url, READY_S)
+        with starting_alone():
+            started.append(_start("prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)))
+            if own_mlflow:
+                started.append(_start_mlflow(mlflow_port))
+            wait_until_ready(url, READY_S)
         make_pool()
-        click.echo(f"Prefect: http://{HOST}:{prefect_port}\nMLflow:  http://{HOST}:{mlflow_port}")
+        click.echo(f"Prefect: http://{HOST}:{prefect_port}\nMLflow:  {redact(mlflow_page)}")
         click.echo(f"In another terminal:\n  export PREFECT_API_URL={url}")
         if worker:
             _prefect("--no-prompt", "deploy", "--all")
@@ -62,7 +69,25 @@ def make_pool() -> None:
 
 
 def _prefect(*words: str) -> None:
-    subprocess.run((sys.executable, "-m", "prefect", *words), check=True, stdout=subprocess.DEVNULL)
+    """Run a command of Prefect's to its end.
+
+    Raises:
+        ServiceError: It fails or does not end; its output is in the error.
+    """
+    argv = (sys.executable, "-m", "prefect", *words)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=READY_S)
+    except subprocess.TimeoutExpired as error:
+        raise ServiceError(
+            f"'prefect {' '.join(words)}' did not end within {READY_S:.0f} s", hint=_LOGS.format(run_root())
+        ) from error
+    if done.returncode:
+        lines = (done.stdout + done.stderr).splitlines()
+        raise ServiceError(
+            f"'prefect {' '.join(words)}' ended with status {done.returncode}",
+            hint=_LOGS.format(run_root()),
+            log_tail=tuple(lines[-8:]),
+        )
 
 
 def _start(*words: str) -> subprocess.Popen[bytes]:
@@ -72,6 +97,7 @@ def _start(*words: str) -> subprocess.Popen[bytes]:
 
 def _start_mlflow(port: int) -> subprocess.Popen[bytes]:
     root = run_root()
+    mlflow_client(root)  # the database is made under its lock, not by the server
     argv = (
         *(sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"),
         *("--backend-store-uri", tracking_uri(root), "--default-artifact-root", str(root / "mlartifacts")),
@@ -100,7 +126,7 @@ def _watch(started: list[subprocess.Popen[bytes]]) -> int:
             if process.poll() is not None:
                 raise ServiceError(
                     f"'{' '.join(map(str, process.args[2:5]))}' ended with status {process.returncode}",  # type: ignore[index]
-                    hint=f"see the logs in {run_root() / '.ui'}",
+                    hint=_LOGS.format(run_root()),
                 )
         time.sleep(1)
 

@@ -19,6 +19,7 @@ from tasks.measure.counters import Scrape, SpecDelta, delta, parse_scrape
 from tasks.serve.vllm_http import refusal
 
 REQUEST_TIMEOUT_S = 900.0
+SCRAPE_TIMEOUT_S = 30.0
 TOP_LOGPROBS = 5
 WARM_UP_TOKENS = 12
 _TOKEN = "token_id:"
@@ -147,7 +148,7 @@ class ArmClient:
         """
         where = f"{self.url}/metrics"
         try:
-            reply = await self.client.get(where)
+            reply = await self.client.get(where, timeout=SCRAPE_TIMEOUT_S)
             reply.raise_for_status()
         except httpx.HTTPError as error:
             raise ServiceError(
@@ -195,15 +196,24 @@ async def ask_domains(
     return answers, counts, before.has_speculation
 
 
+async def _work_done(client: ArmClient) -> int | None:
+    """Tokens and drafts that the server has made so far; None if it does not say now."""
+    try:
+        made = delta(Scrape({}, {}), await client.scrape())
+    except ServiceError:
+        return None  # a busy server may miss one reading; silence for the whole limit is the error
+    return made.generated + made.drafts
+
+
 async def _watched(client: ArmClient, requests: Sequence[Coroutine[Any, Any, None]], stall_s: float) -> None:
     """Wait for all requests; give up if the server's counters stand still for `stall_s` seconds."""
     waiting = asyncio.gather(*requests)
     last, since = -1, time.monotonic()
     try:
         while not (await asyncio.wait({waiting}, timeout=min(2.0, stall_s / 4)))[0]:
-            now = delta(Scrape({}, {}), await client.scrape())
-            if now.generated + now.drafts != last:
-                last, since = now.generated + now.drafts, time.monotonic()
+            now = await _work_done(client)
+            if now is not None and now != last:
+                last, since = now, time.monotonic()
             elif time.monotonic() - since > stall_s:
                 raise ServiceError(
                     f"requests are open and the server made no token for {stall_s:.0f} s",

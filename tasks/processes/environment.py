@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+
+from tasks.redaction import looks_secret
 
 _DROPPED_PREFIXES = ("PREFECT_", "MLFLOW_")
 # Without compiled modules every engine process spends 13 s more of CPU on imports.
 _DROPPED_NAMES = ("PYTHONDONTWRITEBYTECODE",)
-_SECRET_WORDS = (
-    "TOKEN",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "API_KEY",
-    "APIKEY",
-    "ACCESS_KEY",
-    "PRIVATE_KEY",
-    "CREDENTIAL",
-)
-_URL_WITH_PASSWORD = re.compile(r"://[^/@\s:]+:[^/@\s]+@")
 
 DEFAULTS = {
     "PYTHONUNBUFFERED": "1",
@@ -27,12 +16,6 @@ DEFAULTS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-
-
-def looks_secret(name: str, value: str = "") -> bool:
-    """Whether a variable probably holds a secret, by its name or by a password inside a URL."""
-    upper = name.upper().replace("TOKENIZER", "")
-    return any(word in upper for word in _SECRET_WORDS) or bool(_URL_WITH_PASSWORD.search(value))
 
 
 def child_environment(

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 from tasks.processes.identity import is_running, start_time
-from tasks.processes.registry import Entry, reap
+from tasks.processes.registry import Entry, read_entries, reap
 
 _CHECK_S = 1.0
 _GRACE_S = 3.0  # the kernel told its direct children already; in all it must stay within 15 s
@@ -52,7 +52,9 @@ def start_guard(services_dir: Path) -> None:
 
 
 def close_registry(services_dir: Path) -> None:
-    """End the guard of a run that is over; call after the last process has been stopped."""
+    """End the guard of a run that is over; it stays while a process of the run is still registered."""
+    if any(True for _ in read_entries(services_dir)):
+        return
     with _lock:
         guard = _guards.pop(services_dir, None)
         _mark(services_dir, os.getpid()).unlink(missing_ok=True)

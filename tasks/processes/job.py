@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ from tasks.run_folder import RunFolder
 _POLL_S = 0.1
 
 
+def _nothing() -> None:
+    """No watch."""
+
+
 def run_job(
     launcher: Launcher,
     spec: ProcessSpec,
@@ -30,6 +34,7 @@ def run_job(
     progress_file: Path,
     stall_timeout_s: float,
     timeout_s: float | None = None,
+    watch: Callable[[], None] = _nothing,
 ) -> None:
     """Start `spec` and wait for its end.
 
@@ -37,6 +42,7 @@ def run_job(
         progress_file: JSON lines of `ProgressFile`; lines already there are passed over.
         stall_timeout_s: Longest time without a new line of progress, seconds.
         timeout_s: Longest time in all, seconds.
+        watch: Called while the child runs, often; what it raises ends the child.
 
     Raises:
         RetrainError: The error that the child reported, of its own class.
@@ -51,6 +57,7 @@ def run_job(
     with running(launcher, spec, run) as handle:
         while (status := handle.poll()) is None:
             last = time.monotonic() if _show(lines, progress) else last
+            watch()
             _check_time(handle, started, last, stall_timeout_s, timeout_s)
             time.sleep(_POLL_S)
         _show(lines, progress)

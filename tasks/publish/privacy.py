@@ -11,14 +11,13 @@ from typing import Any
 
 from profiles.schema import Profile
 from tasks.errors import PublishError
-from tasks.processes.environment import looks_secret
+from tasks.redaction import looks_secret, secrets_of
 
 _PATH = re.compile(
     r"(?:^|[\s\"'=(:,])(?:~?/[^\s/]+/|file://|[A-Za-z]:\\|/(?:home|root|tmp|mnt|work|data|var)\b)"
 )
 _PRIVATE_KEYS = re.compile(r"(path|dir|folder|file|env|key|secret|url|uri|host|argv|command)s?$", re.I)
 _TEXT_BYTES = 4 * 2**20
-_SHORTEST_SECRET = 6
 
 
 def target_name(profile: Profile) -> str:
@@ -48,15 +47,6 @@ def _is_public(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_public(item) for item in value)
     return value is None or isinstance(value, bool | int | float)
-
-
-def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """Values that must not appear anywhere, by the names of their variables."""
-    return [
-        value
-        for name, value in environment.items()
-        if len(value) >= _SHORTEST_SECRET and looks_secret(name, value)
-    ]
 
 
 def machine_paths(folders: Iterable[Path]) -> list[str]:

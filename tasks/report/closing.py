@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.redaction import MASK
 from tasks.report import view, wording
 from tasks.report.page import REPORT
 from tasks.report.record import RunRecord, of_this_attempt, read_run
@@ -117,14 +118,20 @@ def _places(summary: Mapping[str, Any], run: RunFolder, prefect_page: str) -> li
         rows.append(("report", report.as_uri()))
     uri = summary["mlflow"]["tracking_uri"]
     if uri:
-        rows.append(
-            ("MLflow", uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(uri)}")
-        )
+        rows.append(("MLflow", _mlflow_page(uri)))
     flow_run = summary["prefect"]["flow_run_id"]
     if flow_run:
         start = "" if prefect_page else "retrain-dspark ui, then "
         rows.append(("Prefect", f"{start}{prefect_page.rstrip('/') or LOCAL_PAGE}/runs/flow-run/{flow_run}"))
     return rows
+
+
+def _mlflow_page(uri: str) -> str:
+    """Where to look, or the command that shows it; a masked password is left to the environment."""
+    if uri.startswith("http"):
+        return uri
+    place = shlex.quote(uri) if MASK not in uri else '"$MLFLOW_TRACKING_URI"'
+    return f"mlflow ui --backend-store-uri {place}"
 
 
 def _aligned(label: str, text: str) -> list[str]:

@@ -14,6 +14,7 @@ from profiles.schema import Profile
 from tasks.errors import RetrainError
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.models import Publication
+from tasks.redaction import redact
 from tasks.run_folder import RunFolder
 from tasks.serve.models import TargetIdentity
 from tasks.stage import MANIFEST
@@ -95,7 +96,9 @@ def record_error(run: RunFolder, stage: str | None, error: BaseException) -> Non
         error={
             "stage": stage,
             "kind": type(error).__name__,
-            "what": error.what if isinstance(error, RetrainError) else f"{type(error).__name__}: {error}",
+            "what": error.what
+            if isinstance(error, RetrainError)
+            else redact(f"{type(error).__name__}: {error}"),
             "where": error.where if isinstance(error, RetrainError) else "",
             "hint": error.hint if isinstance(error, RetrainError) else "",
             "log_tail": list(error.log_tail) if isinstance(error, RetrainError) else [],

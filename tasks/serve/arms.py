@@ -21,7 +21,6 @@ from tasks.serve.deaths import telling_deaths
 from tasks.serve.readiness import Wanted, wait_ready
 from tasks.serve.target import start_limits
 from tasks.serve.vllm_http import Server
-from tasks.serve.watchdog import ProgressWatchdog
 
 __all__ = ["ArmEndpoint", "arm_argv", "arm_environment", "dspark_speculative_config", "serve_arm"]
 
@@ -37,12 +36,6 @@ class ArmEndpoint:
     """Command line without port."""
     engine: str
     handle: Handle = field(repr=False)
-    progress_timeout_s: float
-
-    def watchdog(self) -> ProgressWatchdog:
-        return ProgressWatchdog(
-            Server(self.url, self.served_name, self.api_key), self.progress_timeout_s, self.handle
-        )
 
 
 def arm_argv(profile: Profile, target_dir: Path, draft_dir: Path | None, port: int) -> tuple[str, ...]:
@@ -113,5 +106,4 @@ def serve_arm(
                 argv=("python", *arm_argv(profile, target_dir, draft_dir, 0)[1:]),
                 engine=engine_version(),
                 handle=handle,
-                progress_timeout_s=profile.serve.progress_timeout_s,
             )

@@ -56,4 +56,7 @@ def interpreter_environment() -> dict[str, str]:
     """Environment that runs the V2 model runner's Triton kernels in the interpreter."""
     inherited = os.environ.get("PYTHONPATH")
     folders = [str(TRITON_FOLDER), *([inherited] if inherited else [])]
-    return {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(folders)}
+    # The interpreter is one Python thread. Between its matrix products OpenMP's threads would spin for 200 ms
+    # each time, on the core that the API server and its client need.
+    idle = {"KMP_BLOCKTIME": "1"}
+    return {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(folders), **idle}

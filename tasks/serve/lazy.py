@@ -22,6 +22,9 @@ class Server(Protocol):
     def handles(self) -> Sequence[Handle]:
         """Processes that it started."""
 
+    def watch(self) -> Callable[[], None]:
+        """A check to call often while requests are open; it raises when the server makes no progress."""
+
 
 class LazyTarget:
     """Starts the target at the first `open`, and only then.
@@ -45,6 +48,16 @@ class LazyTarget:
     def handles(self) -> Sequence[Handle]:
         """Processes of the running target; none if it was not started, or is not ours."""
         return self._server.handles() if self._server is not None else ()
+
+    def watch(self) -> Callable[[], None]:
+        """A check of the running target, to call often while requests are open.
+
+        Raises:
+            RuntimeError: The target was not opened.
+        """
+        if self._server is None:
+            raise RuntimeError("the target is not open")
+        return self._server.watch()
 
     def close(self) -> None:
         """End the target if it was started."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from profiles.schema import Profile
@@ -106,12 +107,12 @@ class TargetServer:
         """The store's master and the server, where this run started them."""
         return tuple(self._handles)
 
-    def watchdog(self) -> ProgressWatchdog:
-        """A watchdog of the open target."""
+    def watch(self) -> Callable[[], None]:
+        """A check of the open target: raises when it died or computes nothing for open requests."""
         if self._server is None:
             raise RuntimeError("the target is not open")
         handle = self._handles[-1] if self._handles else None
-        return ProgressWatchdog(self._server, self._profile.serve.progress_timeout_s, handle)
+        return ProgressWatchdog(self._server, self._profile.serve.progress_timeout_s, handle).check
 
     def close(self) -> None:
         """End the server, then the store's master. May be called again, and without `open()`."""

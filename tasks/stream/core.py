@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from profiles.schema import Profile
@@ -42,6 +43,7 @@ def capture(
     target_dir: Path,
     launcher: Launcher,
     progress: Progress,
+    watch: Callable[[], None],
 ) -> CaptureManifest:
     """Capture every prompt; continues a log that the same target and prompts began.
 
@@ -50,6 +52,7 @@ def capture(
         endpoint: The live target.
         identity: Which target answers; captures of another one are not continued.
         target_dir: Folder of the target, for its tokenizer and chat template.
+        watch: Raises when the target makes no progress; called while the client runs.
 
     Raises:
         UsageError: Prompts that cannot be used.
@@ -78,6 +81,7 @@ def capture(
         progress=progress,
         progress_file=Path(settings.progress_file),
         stall_timeout_s=profile.serve.progress_timeout_s,
+        watch=watch,
     )
     _check_lost(profile, files, len(prompts.prompts))
     return manifest_of(files, identity)

@@ -49,6 +49,7 @@ def stream(ctx: RunContext, target: LazyTarget, identity: TargetIdentity) -> Cap
                 resolve_target(ctx.profile),
                 ctx.launcher,
                 ctx.progress,
+                target.watch(),
             )
 
     captures = execute_stage(ctx, STREAM, inputs, work)

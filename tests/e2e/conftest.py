@@ -26,11 +26,13 @@ PROGRAM = Path(sys.executable).parent / "retrain-dspark"
 DEMO_ENV = "RETRAIN_DSPARK_DEMO_RUNS"
 FOREIGN = ("PREFECT_", "MLFLOW_", "RETRAIN_DSPARK_")
 MINUTE_S = 60
+WATCH_S = 3.0
+"""Reading the memory maps of a large process takes a tenth of a second of one core."""
 
 
 @dataclass
 class Watched:
-    """What the process tree of a command did while it ran, sampled about once a second."""
+    """What the process tree of a command did while it ran, sampled every few seconds."""
 
     peak_bytes: int = 0
     """Largest sum of proportional set sizes: shared pages count once."""
@@ -137,7 +139,7 @@ def run_command(root: Path, *words: str, timeout_s: float) -> Command:
 
 
 def _watch(root: psutil.Process, watched: Watched, over: threading.Event) -> None:
-    while not over.wait(1.0):
+    while not over.wait(WATCH_S):
         try:
             watched.look(root)
         except psutil.NoSuchProcess:

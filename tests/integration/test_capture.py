@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,6 +47,7 @@ class Bench:
     run: RunFolder
     identity: TargetIdentity
     endpoint: TargetEndpoint
+    watch: Callable[[], None]
 
     def capture(self, folder: Path) -> CaptureManifest:
         return capture(
@@ -58,6 +59,7 @@ class Bench:
             resolve_target(self.profile),
             LocalLauncher(),
             SilentProgress(),
+            self.watch,
         )
 
     def left_in_store(self) -> int:
@@ -89,7 +91,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     server = TargetServer(profile, run, LocalLauncher(), SilentProgress())
     try:
         identity, endpoint = server.open()
-        yield Bench(profile, run, identity, endpoint)
+        yield Bench(profile, run, identity, endpoint, server.watch())
     finally:
         server.close()
         close_registry(run.services)

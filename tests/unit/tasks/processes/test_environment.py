@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.processes.environment import child_environment, looks_secret
+from tasks.processes.environment import child_environment
+from tasks.redaction import looks_secret
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tasks.processes.guard import close_registry, start_guard
-from tasks.processes.identity import command_line, is_running, process_table, start_time
+from tasks.processes.identity import boot_id, command_line, host_name, is_running, process_table, start_time
+from tasks.processes.registry import Entry, write_entry
 from tasks.run_folder import RunFolder
 
 OWNER = """
@@ -55,6 +56,19 @@ def test_one_guard_for_a_run_until_it_is_closed(run: RunFolder) -> None:
     close_registry(run.services)
     assert not guards_of(run.services) and not list(run.services.iterdir())
     close_registry(run.services)
+
+
+def test_guard_stays_while_a_process_is_registered(run: RunFolder) -> None:
+    """A process that could not be ended is still ended when its owner is gone."""
+    start_guard(run.services)
+    mine = (os.getpid(), start_time(os.getpid()))
+    still_there = Entry("stuck", host_name(), boot_id(), 1, 1, 0, ("stuck",), (), *mine, "run-1/stuck/0")
+    entry = write_entry(run.services, still_there)
+    close_registry(run.services)
+    assert len(guards_of(run.services)) == 1
+    entry.unlink()
+    close_registry(run.services)
+    assert not guards_of(run.services)
 
 
 def test_guard_imports_the_standard_library_only() -> None:

@@ -6,10 +6,11 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks.errors import JobError, StoreError, UsageError
+from tasks.errors import JobError, ServiceError, StoreError, UsageError
 from tasks.processes.job import run_job
 from tasks.processes.launcher import LocalLauncher, ProcessSpec
 from tasks.run_folder import RunFolder
@@ -42,7 +43,7 @@ def seen() -> Seen:
 def start(run: RunFolder, tmp_path: Path, seen: Seen) -> Start:
     """Run `work(config)`'s body as a child under `run_job`."""
 
-    def go(body: str, stall_timeout_s: float = 30.0, timeout_s: float | None = None) -> None:
+    def go(body: str, stall_timeout_s: float = 30.0, **more: Any) -> None:
         config = tmp_path / "config.json"
         config.write_text(json.dumps({"progress": str(tmp_path / "progress.jsonl")}))
         code = (
@@ -59,7 +60,7 @@ def start(run: RunFolder, tmp_path: Path, seen: Seen) -> Start:
             progress=seen,
             progress_file=tmp_path / "progress.jsonl",
             stall_timeout_s=stall_timeout_s,
-            timeout_s=timeout_s,
+            **more,
         )
 
     return go
@@ -104,4 +105,13 @@ def test_stall_and_timeout(start: Start, run: RunFolder) -> None:
         start("import time\ntime.sleep(600)", stall_timeout_s=0.3)
     with pytest.raises(JobError, match="did not end"):
         start("import time\ntime.sleep(600)", timeout_s=0.3)
+    assert not list(run.services.glob("*.json"))
+
+
+def test_what_the_watch_raises_ends_the_child(start: Start, run: RunFolder) -> None:
+    def engine_hangs() -> None:
+        raise ServiceError("engine not progressing")
+
+    with pytest.raises(ServiceError, match="engine not progressing"):
+        start("import time\ntime.sleep(600)", watch=engine_hangs)
     assert not list(run.services.glob("*.json"))

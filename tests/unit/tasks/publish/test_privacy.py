@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from drafts import profile
 
-from tasks.publish.privacy import public_values, secrets_of, target_name
+from tasks.publish.privacy import public_values, target_name
+from tasks.redaction import secrets_of
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""Secrets of the environment: how they are recognised, and how they are kept out of texts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+_SECRET_WORDS = (
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "API_KEY",
+    "APIKEY",
+    "ACCESS_KEY",
+    "PRIVATE_KEY",
+    "CREDENTIAL",
+)
+_URL_PASSWORD = re.compile(r"(://[^/@\s:]*:)[^/@\s]+@")
+_SHORTEST = 6
+MASK = "***"
+
+
+def looks_secret(name: str, value: str = "") -> bool:
+    """Whether a variable probably holds a secret, by its name or by a password inside a URL."""
+    upper = name.upper().replace("TOKENIZER", "")
+    return any(word in upper for word in _SECRET_WORDS) or bool(_URL_PASSWORD.search(value))
+
+
+def secrets_of(environment: Mapping[str, str]) -> list[str]:
+    """Values that must not appear anywhere, by the names of their variables; the longest first."""
+    found = (value for name, value in environment.items() if looks_secret(name, value))
+    return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
+
+
+def redact(text: str) -> str:
+    """The text without passwords of URLs and without values of this process's secret variables."""
+    masked = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
+    for secret in secrets_of(os.environ):
+        masked = masked.replace(secret, MASK)
+    return masked
