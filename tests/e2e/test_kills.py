@@ -202,13 +202,17 @@ def test_a_stage_that_is_killed(
     assert seconds <= LIMIT_S
 
 
-def test_a_killed_run_is_resumed_to_its_end(series: Series) -> None:
+def test_a_killed_run_is_resumed_to_its_end(series: Series, record_property: Any) -> None:
     """A run that was killed while it trained is resumed and completes"""
     run = series.root / "20200101-train-sigkill"
     code, output = series.call("resume", run.name)
     assert code in (0, 1), output
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] in ("completed", "held")
-    assert [stage["status"] for stage in summary["stages"]] == ["reused"] * 3 + ["completed"] * 3
+    states = [stage["status"] for stage in summary["stages"]]
+    record_property("stages", " ".join(states))
+    assert states[:4] == ["reused"] * 3 + ["completed"]
+    # A draft that came out bit for bit as before has been evaluated and published already.
+    assert states[4:] in (["completed"] * 2, ["reused"] * 2)
     assert set(statuses(mlflow_runs(series.root, run.name)).values()) == {"FINISHED"}
     assert not processes_of(series.root)
