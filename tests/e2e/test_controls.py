@@ -92,7 +92,11 @@ def test_an_untrained_draft_is_held(
 def test_shuffled_states_teach_little(
     demo_run: RunFolder, copied: RunFolder, command: Callable[..., Any], record_property: Record
 ) -> None:
-    """Training on captures whose states were shuffled between samples loses half of tau - 1."""
+    """Training on captures whose states were shuffled between samples loses half of tau - 1.
+
+    Shuffled is what the draft reads, the auxiliary layers. The last layer is where the labels come from; it
+    stays with its tokens, as labels that moved along with the states would still fit them.
+    """
     shuffle_captures(copied)
     done = command(copied.path.parent, "resume", copied.run_id, *LITTLE_LIVE, timeout_s=RESUME_S)
     assert statuses(done)["stream"] == "reused", done.output[-4000:]
@@ -104,7 +108,7 @@ def test_shuffled_states_teach_little(
 
 
 def shuffle_captures(run: RunFolder) -> None:
-    """Give each training sample the states of another; the evaluation's stay. Hashes are made anew."""
+    """Give each training sample the auxiliary states of another; the evaluation's stay. Hashes are new."""
     stage = run.stage(STREAM)
     manifest = json.loads((stage.path / MANIFEST).read_text(encoding="utf-8"))
     result = CaptureManifest.model_validate(manifest["result"])
@@ -117,7 +121,7 @@ def shuffle_captures(run: RunFolder) -> None:
         if donor := donors.get(entry.i):
             other, _ = log.load(donor)
             times = -(-entry.tokens // donor.tokens)
-            states = other.repeat(times, 1, 1)[: entry.tokens]
+            states[:, :-1] = other.repeat(times, 1, 1)[: entry.tokens, :-1]
         kept = {name: getattr(entry, name) for name in ("i", "prompt_id", "domain", "split")}
         kept |= {name: getattr(entry, name) for name in ("prompt_tokens", "answer_ids", "finish_reason")}
         writer.append(**kept, hidden_states=states, token_ids=ids)
