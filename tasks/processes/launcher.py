@@ -9,7 +9,6 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +18,7 @@ from tasks.errors import ServiceError
 from tasks.processes import registry
 from tasks.processes.ending import MARKER, end, wait_ports_free
 from tasks.processes.environment import child_environment
+from tasks.processes.forker import Forker
 from tasks.processes.guard import start_guard
 from tasks.processes.identity import boot_id, host_name, start_time
 from tasks.run_folder import RunFolder
@@ -132,9 +132,7 @@ class LocalHandle:
             return []
 
 
-# The kernel's parent-death signal follows the *thread* that forked. Stages run in threads that end long
-# before their servers may, so every process is forked by this one, which lives as long as the interpreter.
-_forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="launcher")
+_forker = Forker()
 
 
 class LocalLauncher:
@@ -145,14 +143,18 @@ class LocalLauncher:
         marker = f"{run.run_id}/{spec.name}/{uuid.uuid4().hex[:12]}"
         log = run.logs / f"{spec.name}.log"
         run.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        process = _forker.submit(self._fork, spec, log, marker).result()
-        handle = LocalHandle(spec, log, process, run.services)
-        try:
-            handle.register(marker)
-        except BaseException:
-            handle.stop(grace_s=1.0)
-            raise
-        return handle
+
+        def fork_and_register() -> LocalHandle:
+            """In the forker's thread: a Ctrl-C cannot leave a process that nobody knows."""
+            handle = LocalHandle(spec, log, self._fork(spec, log, marker), run.services)
+            try:
+                handle.register(marker)
+            except BaseException:
+                handle.stop(grace_s=1.0)
+                raise
+            return handle
+
+        return _forker.call(fork_and_register)
 
     def _fork(self, spec: ProcessSpec, log: Path, marker: str) -> subprocess.Popen[bytes]:
         env = child_environment(os.environ, {**spec.env, MARKER: marker}, spec.secret_env)

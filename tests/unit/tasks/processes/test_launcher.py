@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from tasks.processes.identity import is_running, process_row, start_time
 from tasks.processes.launcher import LocalLauncher, ProcessSpec
 from tasks.processes.ports import free_port
+from tasks.processes.registry import reap
 from tasks.processes.service import running
 from tasks.run_folder import RunFolder
 
@@ -139,3 +142,47 @@ def test_secrets_are_given_but_not_written(run: RunFolder, eventually: Eventuall
         eventually(lambda: handle.tail() == ["abc"])
         assert "very-secret" not in (run.services / "keyed.json").read_text()
         assert "very-secret" not in repr(spec)
+
+
+INTERRUPTED = """
+import sys, threading
+from pathlib import Path
+from tasks.processes.launcher import LocalLauncher, ProcessSpec
+from tasks.run_folder import RunFolder
+start = threading.Thread.start
+def start_and_interrupt(thread):
+    start(thread)
+    if thread.name.startswith("launcher"):
+        raise KeyboardInterrupt
+threading.Thread.start = start_and_interrupt
+spec = ProcessSpec(name="one", stage="serve", role="serve", argv=(sys.executable, "-S", "-c", "pass"))
+try:
+    LocalLauncher().start(spec, RunFolder(Path(sys.argv[1])))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_in_the_first_start_does_not_keep_the_program_from_ending(run: RunFolder) -> None:
+    """A pool's thread that was interrupted in its start is never told to end, and waited for at exit."""
+    argv = (sys.executable, "-c", INTERRUPTED, str(run.path))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "interrupted\n", done.stderr
+    assert done.returncode == 0
+
+
+def test_a_process_is_registered_before_a_ctrl_c_can_lose_it(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """The flow is interrupted while it waits for the fork: the guard knows what to end."""
+
+    def interrupted(future: Future[object], timeout: float | None = None) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            LocalLauncher().start(python("lost", "import time; time.sleep(600)"), run)
+    eventually(lambda: (run.services / "lost.json").exists())
+    assert reap(run.services, grace_s=1.0)
+    assert not (run.services / "lost.json").exists()
