@@ -42,8 +42,9 @@ def command(run_id: str, stage: str | None, follow: bool, lines: int) -> None:
         known = ", ".join(path.name for path in log_files(run, None)) or "none yet"
         raise UsageError(f"run {run_id} has no log of '{stage}'", where=str(run.logs), hint=f"logs: {known}")
     while follow:
+        live = is_live(run)  # asked first: what is written until then is still shown
         _print_new(run, stage, offsets)
-        if not is_live(run):
+        if not live:
             return
         time.sleep(0.5)
 

@@ -17,6 +17,8 @@ import psutil
 import pytest
 from observing import facts_of, mlflow_runs, only_run, prefect_state, processes_of, statuses, until
 
+from tasks.stages import STAGE_NAMES
+
 STUB = Path(__file__).parents[1] / "fakes" / "stubbed_cli.py"
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -230,3 +232,48 @@ def test_an_unexpected_error_is_one_line_and_the_path_of_the_traceback(
     assert "ZeroDivisionError: a fault of our own" in output
     assert "Traceback" not in output
     assert "Traceback" in next((tmp_path / "runs").glob("*/logs/flow.log")).read_text()
+
+
+def test_logs_are_followed_until_the_run_ends(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """`logs RUN -f` shows what was written, then what is written, and ends with the run."""
+    runs = tmp_path / "runs"
+    process = start("run", "-p", "laptop", STUB_HANG="train")
+    hanging(runs)
+    run_id = str(facts(runs)["run_id"])
+    following = start("logs", run_id, "-f", "-n", "1000")
+    shown = []
+    while "train: runs" not in "".join(shown):
+        line = following.stdout.readline() if following.stdout else ""
+        assert line, "".join(shown)
+        shown.append(line)
+    assert following.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    rest, _ = following.communicate(timeout=60)
+    assert following.returncode == 0
+    assert len(rest) + len("".join(shown)) >= len((runs / run_id / "logs" / "flow.log").read_text())
+    assert "==> flow.log <==" in "".join(shown)
+
+
+def test_records_go_to_an_mlflow_server(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], pages: Any
+) -> None:
+    """MLFLOW_TRACKING_URI over HTTP: runs, parameters and files are on the server, and no database here."""
+    from mlflow import MlflowClient
+
+    runs = tmp_path / "runs"
+    output, _ = start("run", "-p", "laptop", MLFLOW_TRACKING_URI=pages.mlflow).communicate()
+    assert f"MLflow    {pages.mlflow}" in output
+    assert not (runs / "mlflow.db").exists()
+    client = MlflowClient(tracking_uri=pages.mlflow)
+    known = facts(runs)
+    parent = client.get_run(known["mlflow_parent_run_id"])
+    assert parent.info.status == "FINISHED" and parent.data.params
+    children = client.search_runs(
+        [parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    )
+    assert {child.data.tags["dspark.key"].partition(":")[2] for child in children} == set(STAGE_NAMES)
+    assert {child.info.status for child in children} == {"FINISHED"}
+    assert "report.html" in {file.path for file in client.list_artifacts(parent.info.run_id)}
