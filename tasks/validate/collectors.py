@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +23,9 @@ from profiles.schema import Profile
 from tasks.processes.ending import port_is_free
 from tasks.processes.ports import port_holder
 from tasks.serve.target_digest import cache_root
-from tasks.validate.facts import DiskFacts, FactGroup, GpuFacts, HostFacts, NetworkFacts, NodeFacts
+from tasks.validate.fact_group import FactGroup
+from tasks.validate.facts import DiskFacts, DriverFacts, HostFacts, NetFacts, NodeFacts, OsFacts
+from tasks.validate.gpu_facts import GpuFacts
 from tasks.validate.memory import available_memory, usable_cores
 from tasks.validate.requirements import ENGINES, LIBRARIES, PACKAGES, STORES
 
@@ -48,14 +51,19 @@ def collect(profile: Profile, run_folder: Path) -> NodeFacts:
             errors[name] = f"{type(error).__name__}: {error}"
             return empty
 
+    gpu = gpu_facts() if profile.hardware.mode != "none" else GpuAnswer()
+    if gpu.error:
+        errors["gpus"] = gpu.error
     return NodeFacts(
-        node=platform.node(),
+        node_id=platform.node(),
         role="serve+train",
-        collected_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        collected_at=datetime.now(UTC).replace(microsecond=0),
+        os=guarded("os", os_facts, OsFacts()),
+        driver=gpu.driver,
+        gpus=gpu.gpus,
         host=guarded("host", host_facts, HostFacts()),
         disk=guarded("disk", lambda: disk_facts(run_folder), DiskFacts()),
-        network=guarded("network", lambda: network_facts(profile), NetworkFacts()),
-        gpu=gpu_facts() if profile.hardware.mode == "nvidia" else GpuFacts(),
+        net=guarded("net", lambda: network_facts(profile), NetFacts()),
         libraries={name: library_error(name) for name in LIBRARIES},
         programs={"mooncake_master": find_program("mooncake_master")},
         versions=installed_versions(),
@@ -66,11 +74,7 @@ def collect(profile: Profile, run_folder: Path) -> NodeFacts:
 def host_facts() -> HostFacts:
     memory_bytes, limited_by = available_memory()
     return HostFacts(
-        machine=platform.machine(),
-        system=_os_name(),
-        kernel_release=platform.release(),
         python=platform.python_version(),
-        page_size_bytes=os.sysconf("SC_PAGESIZE"),
         cores=usable_cores(),
         memory_available_bytes=memory_bytes,
         memory_limited_by=limited_by,
@@ -78,11 +82,19 @@ def host_facts() -> HostFacts:
     )
 
 
-def _os_name() -> str:
+def os_facts() -> OsFacts:
     try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+        release = platform.freedesktop_os_release()
     except OSError:
-        return platform.system()
+        release = {}
+    return OsFacts(
+        id=release.get("ID"),
+        version_id=release.get("VERSION_ID"),
+        version=release.get("VERSION"),
+        kernel_release=platform.release(),
+        machine=platform.machine(),
+        page_size_bytes=os.sysconf("SC_PAGESIZE"),
+    )
 
 
 def disk_facts(run_folder: Path) -> DiskFacts:
@@ -108,7 +120,7 @@ def asked_ports(profile: Profile) -> dict[str, tuple[str, int]]:
     return {field: place for field, place in asked.items() if place[1]}
 
 
-def network_facts(profile: Profile) -> NetworkFacts:
+def network_facts(profile: Profile) -> NetFacts:
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo("localhost", None)}
     except OSError:
@@ -117,37 +129,47 @@ def network_facts(profile: Profile) -> NetworkFacts:
         f"{field}={port}": "" if port_is_free(host, port) else port_holder(port)
         for field, (host, port) in asked_ports(profile).items()
     }
-    return NetworkFacts(loopback_addresses=tuple(sorted(found)), ports=ports)
+    return NetFacts(loopback_addresses=tuple(sorted(found)), ports=ports)
 
 
-def gpu_facts(program: str = "nvidia-smi", timeout_s: float = GPU_PROBE_TIMEOUT_S) -> GpuFacts:
+@dataclass(frozen=True)
+class GpuAnswer:
+    """What `nvidia-smi` said: GPUs and driver, or why it said nothing."""
+
+    driver: DriverFacts = field(default_factory=DriverFacts)
+    gpus: tuple[GpuFacts, ...] | None = None
+    error: str = ""
+
+
+def gpu_facts(program: str = "nvidia-smi", timeout_s: float = GPU_PROBE_TIMEOUT_S) -> GpuAnswer:
     """Ask `nvidia-smi` once. A wedged GPU can make it hang, so it runs in a child with a deadline."""
-    command = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
+    command = [program, "--query-gpu=index,name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
     except FileNotFoundError:
-        return GpuFacts(probe="not installed")
+        return GpuAnswer(DriverFacts(loaded=False, module_flavour="none"), (), "nvidia-smi is not installed")
     except OSError as error:
-        return GpuFacts(probe=str(error))
+        return GpuAnswer(error=str(error))
     try:
         output, complaint = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         child.kill()  # not waited for: a process in uninterruptible sleep would hold the flow
-        return GpuFacts(probe=f"timed out after {timeout_s:g} s")
+        return GpuAnswer(error=f"nvidia-smi timed out after {timeout_s:g} s")
     if child.returncode:
         words = (complaint or output).strip().splitlines()
-        return GpuFacts(probe=words[0] if words else f"exit status {child.returncode}")
-    rows = [
-        [cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.count(",") == 2
-    ]
-    return GpuFacts(
-        probe="ok",
-        names=tuple(row[0] for row in rows),
-        memory_mib=tuple(int(row[1]) for row in rows if row[1].isdigit()),
-        driver=rows[0][2] if rows else None,
+        return GpuAnswer(
+            DriverFacts(loaded=False), error=words[0] if words else f"exit status {child.returncode}"
+        )
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
+    rows = [row for row in rows if len(row) == 4 and row[0].isdigit()]
+    gpus = tuple(
+        GpuFacts(index=int(row[0]), name=row[1], memory_total_mib=int(row[2]) if row[2].isdigit() else None)
+        for row in rows
     )
+    driver = DriverFacts(loaded=True, kmd_version=rows[0][3] if rows else None)
+    return GpuAnswer(driver, gpus)
 
 
 def library_error(name: str) -> str:

@@ -63,7 +63,7 @@ def memory(facts: NodeFacts, need: Requirements) -> Verdict:
     remedy="boot a kernel with an accepted page size, or add this one to `hardware.page_sizes_bytes`",
 )
 def page_size(facts: NodeFacts, need: Requirements) -> Verdict:
-    size = facts.host.page_size_bytes
+    size = facts.os.page_size_bytes
     good = size in need.page_sizes_bytes
     return Verdict(
         "pass" if good else "fail",

@@ -15,15 +15,11 @@ from tasks.validate.requirements import Requirements
 def gpu_count(facts: NodeFacts, need: Requirements) -> Verdict:
     if need.mode == "none":
         return Verdict("skip", "not asked", "none", "the profile runs without GPUs")
-    gpu = facts.gpu
-    if gpu.probe != "ok":
-        return Verdict("fail", "0", "at least 1", f"nvidia-smi: {gpu.probe}")
-    return Verdict(
-        "pass" if gpu.names else "fail",
-        str(len(gpu.names)),
-        "at least 1",
-        ", ".join(sorted(set(gpu.names))) if gpu.names else "no GPU enumerated",
-    )
+    if not facts.gpus:
+        why = facts.errors.get("gpus", "no GPU enumerated")
+        return Verdict("fail", "not observed" if facts.gpus is None else "0", "at least 1", why)
+    names = sorted({gpu.name or "unnamed" for gpu in facts.gpus})
+    return Verdict("pass", str(len(facts.gpus)), "at least 1", ", ".join(names))
 
 
 @check(
@@ -32,7 +28,7 @@ def gpu_count(facts: NodeFacts, need: Requirements) -> Verdict:
     remedy="add `127.0.0.1 localhost` to /etc/hosts",
 )
 def loopback(facts: NodeFacts, need: Requirements) -> Verdict:
-    found = facts.network.loopback_addresses
+    found = facts.net.loopback_addresses
     good = bool(found) and all(a.startswith("127.") or a == "::1" for a in found or ())
     return Verdict(
         "pass" if good else "fail",
@@ -49,9 +45,9 @@ def loopback(facts: NodeFacts, need: Requirements) -> Verdict:
     user_input=True,
 )
 def ports(facts: NodeFacts, need: Requirements) -> Verdict:
-    taken = {field: holder for field, holder in facts.network.ports.items() if holder}
+    taken = {field: holder for field, holder in facts.net.ports.items() if holder}
     observed = "; ".join(f"{field} is held by {holder}" for field, holder in taken.items())
-    asked = ", ".join(facts.network.ports) or "any free port"
+    asked = ", ".join(facts.net.ports) or "any free port"
     return Verdict(
         "fail" if taken else "pass",
         observed or "free",

@@ -17,7 +17,7 @@ from tasks.processes.service import running
 from tasks.run_folder import RunFolder
 from tasks.serve.store_master import start_master
 from tasks.serve.target_config import TargetConfig
-from tasks.validate.facts import StoreFacts
+from tasks.validate.store_facts import StoreFacts
 
 TIMEOUT_S = 25.0
 _POLL_S = 0.05

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tasks.validate.checks import CHECKS, run_checks
-from tasks.validate.facts import DiskFacts, GpuFacts, HostFacts, NetworkFacts, NodeFacts, StoreFacts
+from tasks.validate.facts import DiskFacts, HostFacts, NetFacts, NodeFacts, OsFacts
+from tasks.validate.gpu_facts import GpuFacts
 from tasks.validate.requirements import LIBRARIES, Requirements, read_pins
+from tasks.validate.store_facts import StoreFacts
 
 GIB = 2**30
 VERSIONS: dict[str, str | None] = {
@@ -41,14 +44,15 @@ NEED = Requirements(
     ),
 )
 GOOD = NodeFacts(
-    node="n",
+    node_id="n",
     role="serve+train",
-    collected_at="2026-11-30T00:00:00+00:00",
-    host=HostFacts(cores=2, memory_available_bytes=12 * GIB, page_size_bytes=4096, lscpu="/usr/bin/lscpu"),
+    collected_at=datetime(2026, 11, 30, tzinfo=UTC),
+    os=OsFacts(page_size_bytes=4096),
+    host=HostFacts(cores=2, memory_available_bytes=12 * GIB, lscpu="/usr/bin/lscpu"),
     disk=DiskFacts(
         run_root_free_bytes=9 * GIB, cache_free_bytes=9 * GIB, run_folder_writable=True, run_folder_mode=0o700
     ),
-    network=NetworkFacts(loopback_addresses=("127.0.0.1", "::1"), ports={"serve.port=8000": ""}),
+    net=NetFacts(loopback_addresses=("127.0.0.1", "::1"), ports={"serve.port=8000": ""}),
     libraries=dict.fromkeys(LIBRARIES, ""),
     programs={"mooncake_master": "/x/mooncake_master"},
     versions=VERSIONS,
@@ -69,8 +73,8 @@ BAD: list[tuple[str, NodeFacts]] = [
     ("host.cores", changed("host", cores=None)),
     ("host.memory", changed("host", memory_available_bytes=9 * GIB, memory_limited_by="cgroup")),
     ("host.memory", changed("host", memory_available_bytes=None)),
-    ("host.page_size", changed("host", page_size_bytes=8192)),
-    ("host.page_size", changed("host", page_size_bytes=None)),
+    ("host.page_size", changed("os", page_size_bytes=8192)),
+    ("host.page_size", changed("os", page_size_bytes=None)),
     ("host.lscpu", changed("host", lscpu=None)),
     ("disk.run_root", changed("disk", run_root_free_bytes=3 * GIB)),
     ("disk.cache", changed("disk", cache_free_bytes=1000)),
@@ -93,9 +97,9 @@ BAD: list[tuple[str, NodeFacts]] = [
     ("versions.packages", GOOD.model_copy(update={"versions": {**VERSIONS, "torch": "2.8.0"}})),
     ("versions.packages", GOOD.model_copy(update={"versions": {**VERSIONS, "hs-connectors": "0.8.0"}})),
     ("versions.packages", GOOD.model_copy(update={"versions": {**VERSIONS, "speculators": None}})),
-    ("net.loopback", changed("network", loopback_addresses=())),
-    ("net.loopback", changed("network", loopback_addresses=("10.0.0.3",))),
-    ("net.ports", changed("network", ports={"serve.port=8000": "python (pid 7)"})),
+    ("net.loopback", changed("net", loopback_addresses=())),
+    ("net.loopback", changed("net", loopback_addresses=("10.0.0.3",))),
+    ("net.ports", changed("net", ports={"serve.port=8000": "python (pid 7)"})),
     ("store.roundtrip", changed("store", cause="put answered -200: no space")),
     ("store.roundtrip", changed("store", ran=False)),
 ]
@@ -119,21 +123,18 @@ def test_every_check_is_seen_failing() -> None:
     assert {id for id, _ in BAD} | {"gpu.count"} == set(CHECKS)
 
 
-@pytest.mark.parametrize(
-    "gpu", [GpuFacts(probe="not installed"), GpuFacts(probe="timed out"), GpuFacts(probe="ok"), GpuFacts()]
-)
-def test_nvidia_mode_without_a_gpu_fails_with_a_remedy(gpu: GpuFacts) -> None:
+@pytest.mark.parametrize("gpus", [None, ()])
+def test_nvidia_mode_without_a_gpu_fails_with_a_remedy(gpus: tuple[GpuFacts, ...] | None) -> None:
     need = dataclasses.replace(NEED, mode="nvidia")
-    result = next(r for r in run_checks(GOOD.model_copy(update={"gpu": gpu}), need) if r.id == "gpu.count")
+    result = next(r for r in run_checks(GOOD.model_copy(update={"gpus": gpus}), need) if r.id == "gpu.count")
     assert result.status == "fail"
     assert "nvidia-smi" in result.remedy
 
 
 def test_nvidia_mode_with_a_gpu_passes_but_wants_the_gpu_engine() -> None:
     need = dataclasses.replace(NEED, mode="nvidia")
-    facts = GOOD.model_copy(
-        update={"gpu": GpuFacts(probe="ok", names=("NVIDIA H200",), memory_mib=(143771,))}
-    )
+    gpu = GpuFacts(index=0, name="NVIDIA H200", memory_total_mib=143771)
+    facts = GOOD.model_copy(update={"gpus": (gpu,)})
     assert status(facts, need, "gpu.count") == "pass"
     assert status(facts, need, "versions.engine") == "fail"
 

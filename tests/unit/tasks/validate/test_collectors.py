@@ -30,10 +30,10 @@ def test_collect_reads_this_machine(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     facts = collect(profile(), tmp_path)
     assert facts.errors == {}
-    assert facts.host.page_size_bytes == os.sysconf("SC_PAGESIZE")
+    assert facts.os.page_size_bytes == os.sysconf("SC_PAGESIZE")
     assert facts.host.memory_available_bytes and facts.disk.run_root_free_bytes
     assert facts.disk.run_folder_mode == 0o700
-    assert facts.gpu.probe == "not run"
+    assert facts.gpus is None and facts.driver.loaded is None
     assert facts.versions["retrain-dspark"]
 
 
@@ -48,31 +48,30 @@ def test_a_failing_collector_leaves_its_reason(tmp_path: Path, monkeypatch: pyte
 
 
 def test_gpu_absent(tmp_path: Path) -> None:
-    assert gpu_facts(str(tmp_path / "nothing")).probe == "not installed"
+    answer = gpu_facts(str(tmp_path / "nothing"))
+    assert (answer.gpus, answer.driver.loaded) == ((), False)
 
 
 def test_gpu_answers(tmp_path: Path) -> None:
-    facts = gpu_facts(program(tmp_path, "echo 'NVIDIA H200, 143771, 570.86.15'"))
-    assert (facts.probe, facts.names, facts.memory_mib, facts.driver) == (
-        "ok",
-        ("NVIDIA H200",),
-        (143771,),
-        "570.86.15",
-    )
+    answer = gpu_facts(program(tmp_path, "echo '0, NVIDIA H200, 143771, 570.86.15'"))
+    assert answer.gpus is not None
+    gpu = answer.gpus[0]
+    assert (gpu.name, gpu.memory_total_mib, answer.driver.kmd_version) == ("NVIDIA H200", 143771, "570.86.15")
 
 
 def test_gpu_driver_is_broken(tmp_path: Path) -> None:
-    facts = gpu_facts(program(tmp_path, "echo 'NVIDIA-SMI has failed' >&2; exit 9"))
-    assert (facts.probe, facts.names) == ("NVIDIA-SMI has failed", ())
+    answer = gpu_facts(program(tmp_path, "echo 'NVIDIA-SMI has failed' >&2; exit 9"))
+    assert (answer.error, answer.gpus) == ("NVIDIA-SMI has failed", None)
 
 
 def test_a_hanging_gpu_probe_is_given_up(tmp_path: Path) -> None:
-    assert "timed out" in gpu_facts(program(tmp_path, "exec sleep 60"), timeout_s=0.2).probe
+    assert "timed out" in gpu_facts(program(tmp_path, "exec sleep 60"), timeout_s=0.2).error
 
 
 def test_nvidia_mode_here_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert collect(profile(hardware={"mode": "nvidia"}), tmp_path).gpu.probe == "not installed"
+    facts = collect(profile(hardware={"mode": "nvidia"}), tmp_path)
+    assert facts.gpus == () and "not installed" in facts.errors["gpus"]
 
 
 def test_a_taken_port_names_its_field() -> None:

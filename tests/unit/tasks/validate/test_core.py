@@ -77,7 +77,7 @@ def test_nvidia_mode_without_gpus_fails_and_never_raises(
 
 
 def test_a_failing_store_fails_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.validate.facts import StoreFacts
+    from tasks.validate.store_facts import StoreFacts
 
     monkeypatch.setattr(core, "check_target", lambda profile, folder: _Target())
     monkeypatch.setattr(core, "resolve_target", lambda profile: tmp_path)
