@@ -5,6 +5,7 @@ from __future__ import annotations
 from tasks.validate.facts import NodeFacts
 from tasks.validate.registry import Verdict, check
 from tasks.validate.requirements import Requirements
+from tasks.validate.store_roundtrip_verdict import observed_text, problems, required_text
 
 
 @check(
@@ -58,23 +59,15 @@ def ports(facts: NodeFacts, need: Requirements) -> Verdict:
 
 @check(
     "store.roundtrip",
-    rule="objects of the run's sample sizes go from one process to another through a real Mooncake store, "
-    "come back equal, and can be removed",
-    remedy="read `logs/store-*.log` of the run; check firewall rules on loopback, and memory",
+    rule="tensors of the run's sizes go from one process to another through a real Mooncake store, with the "
+    "run's buffers and writers and both placements, come back equal and fast enough, and cross the network "
+    "where the plan spans hosts; local buffer and segments hold what the run has in flight",
+    remedy="read `logs/store-*.log` of the run; the message names the cause and what to do",
 )
 def store_roundtrip(facts: NodeFacts, need: Requirements) -> Verdict:
-    if not need.store_roundtrip:
-        return Verdict("skip", "not run", "put, get, compare, remove", "hardware.store_roundtrip is off")
     store = facts.store
-    if not store.ran or store.cause:
-        return Verdict(
-            "fail",
-            "failed" if store.ran else "not run",
-            "put, get, compare, remove",
-            store.cause or "another check failed before it",
-        )
-    sizes = ", ".join(
-        f"{size / 1e6:.2f} MB in {ms:.0f} ms"
-        for size, ms in zip(store.sizes_bytes, store.get_ms, strict=False)
-    )
-    return Verdict("pass", sizes, "put, get, compare, remove")
+    if not need.store_roundtrip:
+        return Verdict("skip", "not run", required_text(store), "hardware.store_roundtrip is off")
+    found = problems(store)
+    message = "; ".join(f"{one.what}. To do: {one.remedy}" for one in found)
+    return Verdict("fail" if found else "pass", observed_text(store), required_text(store), message)

@@ -19,7 +19,7 @@ class StoreTransfer(FactGroup):
     succeeded: int = 0
     return_codes: dict[str, int] = {}
     """Return code that was not a success (`-200`, `none`, ...) -> how often."""
-    crc_mismatches: int = 0
+    checksum_mismatches: int = 0
     p50_ms: float | None = None
     p95_ms: float | None = None
     gb_per_s: float | None = None
@@ -27,26 +27,39 @@ class StoreTransfer(FactGroup):
 
 
 class StoreFacts(FactGroup):
-    """Outcome of the round trip through a real store."""
+    """Outcome of the round trip through a real store, and the settings that it was made with."""
 
     ran: bool = False
     cause: str = ""
     """Empty on success, else what failed, in words."""
-    sizes_bytes: tuple[int, ...] = ()
-    get_ms: tuple[float, ...] = ()
-    megabytes_per_s: float | None = None
+    cause_id: str = ""
+    """Name of the cause, a key of `store_roundtrip_causes.REMEDIES`."""
+    failures: dict[str, int] = {}
+    """Named cause -> how many puts and gets failed of it."""
     protocol: str | None = None
     """Transport that was used: `tcp` or `rdma`."""
+    device: str | None = None
+    """RDMA devices that the profile names; empty lets Mooncake choose."""
     spans_hosts: bool | None = None
     """Producer and consumer ran on different hosts, so the payload must cross an interface."""
     interface: str | None = None
-    """Network device whose counters were read."""
+    """Network devices whose counters were read, producer's and consumer's."""
     payload_bytes: int | None = None
-    """Payload that had to cross the link."""
+    """Payload that had to cross the link; of the two placements, the one of which less was seen."""
     crossed_bytes: int | None = None
-    """What the interface's counters gained meanwhile."""
+    """What the counters of both ends gained meanwhile, the smaller of the two."""
     local_buffer_bytes: int | None = None
     segment_bytes: int | None = None
     """All segments together."""
     writer_threads: int | None = None
+    readers: int | None = None
+    """Samples that one reading client fetches at once."""
+    sample_bytes: int | None = None
+    """Largest sample of the run."""
+    in_flight_bytes: int | None = None
+    """Most bytes of samples in the store at once; the run's budget enforces it."""
+    required_gb_per_s: float | None = None
+    """Rate that the plan needs, margin included; 0 asks only for the path."""
+    observed_gb_per_s: float | None = None
+    """Largest samples, all writers at once, from the producer's segment: how the run reads."""
     transfers: tuple[StoreTransfer, ...] = ()

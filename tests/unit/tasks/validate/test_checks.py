@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from store_facts import healthy_store
 
 from tasks.validate.checks import CHECKS, run_checks
 from tasks.validate.facts import DiskFacts, HostFacts, NetFacts, NodeFacts, OsFacts
 from tasks.validate.gpu_facts import GpuFacts
 from tasks.validate.requirements import LIBRARIES, Requirements, read_pins
-from tasks.validate.store_facts import StoreFacts
 
 GIB = 2**30
 VERSIONS: dict[str, str | None] = {
@@ -56,7 +56,7 @@ GOOD = NodeFacts(
     libraries=dict.fromkeys(LIBRARIES, ""),
     programs={"mooncake_master": "/x/mooncake_master"},
     versions=VERSIONS,
-    store=StoreFacts(ran=True, sizes_bytes=(1_000_000,), get_ms=(12.0,), megabytes_per_s=80.0),
+    store=healthy_store(),
 )
 
 
