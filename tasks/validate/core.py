@@ -14,15 +14,20 @@ from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.target_config import TargetConfig
 from tasks.serve.target_folder import check_target, resolve_target
-from tasks.validate.checks import CHECKS, run_checks
+from tasks.validate.checks import CHECKS, judge, worst
 from tasks.validate.collectors import collect, own_requirements
+from tasks.validate.driver_checks import toolkit_channel
 from tasks.validate.facts import NodeFacts
-from tasks.validate.models import CheckResult, Status, ValidationReport
-from tasks.validate.requirements import requirements_of
+from tasks.validate.models import WORST_FIRST, CheckResult, ValidationReport
+from tasks.validate.requirements import (
+    Requirements,
+    refuse_unknown_overrides,
+    requirements_of,
+    with_plan,
+)
+from tasks.validate.store_checks import ROUND_TRIP, plan_problems
 from tasks.validate.store_roundtrip import round_trip
 
-ROUND_TRIP = "store.roundtrip"
-_ORDER: tuple[Status, ...] = ("skip", "pass", "warn", "fail")
 _STEPS = 4
 
 
@@ -38,20 +43,25 @@ def validate(
         UsageError: Prompts or target folder are unusable; the message names field and remedy.
     """
     need = requirements_of(profile, own_requirements())
+    refuse_unknown_overrides(profile.hardware, CHECKS)
     progress.update(done=0, total=_STEPS, unit="steps", note="reading the machine")
     facts = collect(profile, run.path)
-    results = run_checks(facts, need)
-    if any(result.status == "fail" and result.id != ROUND_TRIP for result in results):
-        return _report(facts, _without_round_trip(results, "another check failed before it"))
+    results = judge((facts,), need)
+    if _fails(results, need):
+        return _report(facts, _without_round_trip(results, need))
     progress.update(done=1, total=_STEPS, unit="steps", note="prompts")
     prompts = load_prompts(profile)
     progress.update(done=2, total=_STEPS, unit="steps", note="target")
     target = check_target(profile, resolve_target(profile))
+    need = with_plan(need, profile, target, len(prompts.prompts))
+    results = judge((facts,), need)
+    if _fails(results, need):
+        return _report(facts, _without_round_trip(results, need))
     progress.update(done=3, total=_STEPS, unit="steps", note="store round trip")
-    if need.store_roundtrip:
+    if profile.hardware.store_roundtrip:
         store = round_trip(profile, target, run, folder, launcher)
         facts = facts.model_copy(update={"store": store})
-        results = run_checks(facts, need)
+        results = judge((facts,), need)
     progress.update(done=_STEPS, total=_STEPS, unit="steps", note=f"{len(results)} checks")
     return _report(facts, results, _input_facts(prompts, target))
 
@@ -66,10 +76,13 @@ def raise_if_failed(report: ValidationReport) -> None:
     failed = [result for result in report.checks if result.status == "fail"]
     if not failed:
         return
+    subjects = {result.subject for result in report.checks if result.scope == "node"}
     words = "check fails" if len(failed) == 1 else "checks fail"
-    lines = [f"{len(failed)} {words} on this machine:"]
+    place = f"on {len(subjects)} nodes" if len(subjects) > 1 else "on this machine"
+    lines = [f"{len(failed)} {words} {place}:"]
     for result in failed:
-        lines.append(f"  {result.id}: observed {result.observed}, required {result.required}")
+        where = f" on {result.subject}" if len(subjects) > 1 and result.subject else ""
+        lines.append(f"  {result.id}{where}: observed {result.observed}, required {result.required}")
         if result.message:
             lines.append(f"    {result.message}")
         if result.remedy:
@@ -79,19 +92,32 @@ def raise_if_failed(report: ValidationReport) -> None:
     raise kind("\n".join(lines), where="validate: " + ", ".join(result.id for result in failed))
 
 
-def _without_round_trip(results: Iterable[CheckResult], why: str) -> tuple[CheckResult, ...]:
-    skipped = {"status": "skip", "observed": "not run", "message": why, "remedy": ""}
-    return tuple(
-        result.model_copy(update=skipped) if result.id == ROUND_TRIP else result for result in results
+def _fails(results: Iterable[CheckResult], need: Requirements) -> bool:
+    """Something fails already, other than a round trip that has not run."""
+    return any(
+        result.status == "fail" and (result.id != ROUND_TRIP or plan_problems(need)) for result in results
     )
+
+
+def _without_round_trip(results: tuple[CheckResult, ...], need: Requirements) -> tuple[CheckResult, ...]:
+    """The round trip was not run because another check fails; what its plan rules found stays."""
+    if plan_problems(need):
+        return results
+    why = "another check failed before it"
+    skipped = {"status": "skip", "observed": "not run", "message": why, "remedy": ""}
+    found = [one.model_copy(update=skipped) if one.id == ROUND_TRIP else one for one in results]
+    return tuple(sorted(found, key=lambda result: WORST_FIRST.index(result.status)))
 
 
 def _report(
     facts: NodeFacts, results: tuple[CheckResult, ...], inputs: dict[str, Any] | None = None
 ) -> ValidationReport:
-    worst = max((result.status for result in results), key=_ORDER.index)
-    recorded = facts.model_dump(mode="json")
-    return ValidationReport(facts={**recorded, "inputs": inputs or {}}, checks=results, worst=worst)
+    return ValidationReport(
+        facts={**facts.model_dump(mode="json"), "inputs": inputs or {}},
+        checks=results,
+        worst=worst(results),
+        toolkit_channel=toolkit_channel(facts.cuda.toolkit),
+    )
 
 
 def _input_facts(prompts: PromptSet, target: TargetConfig) -> dict[str, Any]:
