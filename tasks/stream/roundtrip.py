@@ -72,7 +72,7 @@ def produce(config: EndSettings, seen: Seen) -> None:
 
 
 def _put_series(client: Any, link: Link, number: int, series: Series, seen: Seen) -> int:
-    """Put round after round until enough or too late; returns the payload put, bytes."""
+    """Put round after round until enough, too late, or one fails; returns the payload put, bytes."""
     tensors = [payload(slot, series.size_bytes) for slot in range(series.concurrency)]
     rounds = Rounds()
     started = time.monotonic()
@@ -91,7 +91,8 @@ def _put_series(client: Any, link: Link, number: int, series: Series, seen: Seen
             seen.failures += _failures(number, series, "put", keys, codes)
             there = {key: one for key, one, code in zip(keys, digests, codes, strict=True) if code == 0}
             link.send({"digests": there})
-            link.receive()
+            if not link.receive()["good"] or len(there) < len(keys):
+                break  # more of the same would only push the telling lines out of the logs
     link.send({"digests": None})
     times = rounds.times("put", number, series)
     seen.times.append(times)
@@ -129,7 +130,7 @@ def _get_series(client: Any, link: Link, number: int, series: Series, seen: Seen
             seen.failures += _failures(number, series, "get", keys, codes)
             for key in keys:
                 client.remove(key)
-            link.send({})
+            link.send({"good": not any(codes)})
     times = rounds.times("get", number, series)
     seen.times.append(times)
     return times.succeeded * series.size_bytes

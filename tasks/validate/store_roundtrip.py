@@ -35,7 +35,7 @@ from tasks.validate.store_roundtrip_rules import required_gb_per_s
 TIMEOUT_S = 60.0
 """Longest time of the whole round trip; a healthy one takes 10 to 25 s."""
 _POLL_S = 0.05
-_LOG_LINES = 400
+_LOG_LINES = 2000
 _MASTER = "store-check-master"
 _ENDS: Mapping[EndRole, str] = {"produce": "store-check-produce", "consume": "store-check-consume"}
 _CONSEQUENCES = ("peer_gone", "timeout")

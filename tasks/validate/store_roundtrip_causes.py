@@ -81,7 +81,7 @@ def cause_id_of(failure: Failure, logs: Logs) -> str:
         return "checksum"
     own = logs.producer if failure.operation == "put" else logs.consumer
     if failure.code == "-200":
-        return _full(failure, logs.master)
+        return _full(logs.master)
     if failure.code == "-600" and any(_PUT_BUFFER in line for line in own):
         return "local_buffer"
     if failure.code == "none":
@@ -136,12 +136,12 @@ def connection_cause(logs: Logs) -> tuple[str, str] | None:
     return None
 
 
-def _full(failure: Failure, master: Sequence[str]) -> str:
-    """A put into the own segment is not staged; the master logs only what its segments cannot hold."""
-    staged = failure.placement == "consumer"
-    if staged and not any(_MASTER_FULL.search(line) for line in master):
-        return "local_buffer"
-    return "segment_full"
+def _full(master: Sequence[str]) -> str:
+    """The client logs the same line for both; the master logs only what its segments cannot hold.
+
+    Without the copy in memory, a put into the own segment is staged like any other.
+    """
+    return "segment_full" if any(_MASTER_FULL.search(line) for line in master) else "local_buffer"
 
 
 def _nothing(key: str, log: Sequence[str], spans_hosts: bool) -> str:
