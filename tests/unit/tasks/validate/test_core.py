@@ -90,6 +90,7 @@ def test_a_failing_store_fails_the_report(tmp_path: Path, monkeypatch: pytest.Mo
 
 class _Target:
     architecture, hidden_size, num_hidden_layers, vocab_size = "A", 8, 4, 16
+    intermediate_size, num_attention_heads, num_key_value_heads, head_dim = 32, 2, 2, 4
 
 
 def test_what_the_user_can_meet_at_once_is_bad_input() -> None:
