@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.validate.collect.xml_node import XmlNode
-from tasks.validate.fabric_health import encode
+from tasks.validate.fabric_health import FIELDS, encode
 
 _GOOD = {"full": True, "false": True, "none": True, "degraded": False, "true": False}
 _YES = {"true": True, "yes": True, "connected": True, "false": False, "no": False, "disconnected": False}
+_FAULTS = {words.lower(): words for field in FIELDS for words in field.bad.values()}
 _FIELDS = {
     "degraded bandwidth": ("bandwidth", _GOOD),
     "route recovery": ("route_recovery_in_progress", _GOOD),
@@ -50,5 +51,5 @@ def _mask(node: XmlNode) -> int | None:
     for field, (tag, meanings) in _FIELDS.items():
         word = node.silent(f"fabric/health/{tag}")  # unreported parts are normal
         if word is not None:
-            values[field] = meanings.get(word.lower(), word.lower())
+            values[field] = meanings.get(word.lower(), _FAULTS.get(word.lower(), word))
     return encode(values) if values else None
