@@ -57,6 +57,7 @@ def produce(config: EndSettings, seen: Seen) -> None:
         write(Path(config.ready_file), json.dumps({"port": listener.getsockname()[1]}))
         _load_torch()
         link = accept(listener, config.timeout_s)
+    last_start = time.monotonic() + config.budget_s
     for placement in PLACEMENTS:
         with _client(config, placement == "producer") as client:
             _meet(link)
@@ -64,7 +65,7 @@ def produce(config: EndSettings, seen: Seen) -> None:
             moved = sum(
                 _put_series(client, link, number, series, seen)
                 for number, series in enumerate(config.series)
-                if series.placement == placement
+                if series.placement == placement and time.monotonic() < last_start
             )
             link.send({"end": placement})
             seen.traffic.append(_traffic(config, placement, "sent", before, moved))
@@ -79,7 +80,8 @@ def _put_series(client: Any, link: Link, number: int, series: Series, seen: Seen
     with ThreadPoolExecutor(series.concurrency) as threads:
         link.send({"series": number})
         for turn in range(series.warmups + series.repetitions):
-            if turn and time.monotonic() - started > series.limit_s:
+            spent_s = time.monotonic() - started
+            if turn and spent_s > (series.limit_s if turn >= series.least else series.slowest_s):
                 break
             keys = [f"check-{number}-{turn}-{slot}" for slot in range(series.concurrency)]
             for tensor, key in zip(tensors, keys, strict=True):

@@ -21,7 +21,9 @@ class Series(_Record):
 
     Args:
         warmups: First rounds whose times do not count.
-        limit_s: No round begins later than this; one always runs.
+        least: Rounds that run even after `limit_s`: the first touches memory that no later one pays for.
+        limit_s: No further round begins later than this.
+        slowest_s: No round at all begins later, but for the first.
     """
 
     placement: Placement
@@ -29,7 +31,9 @@ class Series(_Record):
     concurrency: int
     warmups: int
     repetitions: int
+    least: int
     limit_s: float
+    slowest_s: float
 
 
 class EndSettings(_Record):
@@ -41,6 +45,7 @@ class EndSettings(_Record):
         peer: `host:port` on which the producer waits for the consumer; empty for the producer.
         spans_hosts: The two ends are planned on different hosts.
         segment_bytes: Memory lent to the store by whichever end the placement names.
+        budget_s: No series begins later, so that a link which is far too slow is measured and not waited for.
         timeout_s: Longest wait for the other end.
     """
 
@@ -56,6 +61,7 @@ class EndSettings(_Record):
     series: tuple[Series, ...]
     ready_file: str
     result_file: str
+    budget_s: float
     timeout_s: float
 
 

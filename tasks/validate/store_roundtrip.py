@@ -34,6 +34,8 @@ from tasks.validate.store_roundtrip_rules import required_gb_per_s
 
 TIMEOUT_S = 60.0
 """Longest time of the whole round trip; a healthy one takes 10 to 25 s."""
+BUDGET_S = 25.0
+"""No series begins later."""
 _POLL_S = 0.05
 _LOG_LINES = 2000
 _MASTER = "store-check-master"
@@ -169,6 +171,7 @@ def _settings(
         series=planned_series(profile, sample_bytes),
         ready_file=str(exchange / "ready.json"),
         result_file=str(exchange / "produce.result.json"),
+        budget_s=BUDGET_S,
         timeout_s=TIMEOUT_S,
     )
     consume = produce.model_copy(

@@ -128,10 +128,11 @@ def observed_rate(outcome: Outcome, sample_bytes: int) -> float | None:
 
 
 def crossings(outcome: Outcome) -> tuple[Crossed, ...]:
-    """What crossed in each placement that both ends finished."""
+    """What crossed in each placement in which something could; both ends must have finished it."""
     sent = {one.placement: one for one in outcome.producer.traffic}
     received = {one.placement: one for one in outcome.consumer.traffic}
-    return tuple(_crossed(sent[one], received[one]) for one in CROSSING if one in sent and one in received)
+    both = [_crossed(sent[one], received[one]) for one in CROSSING if one in sent and one in received]
+    return tuple(one for one in both if one.payload_bytes)
 
 
 def worst_crossing(found: Sequence[Crossed]) -> Crossed | None:

@@ -14,8 +14,11 @@ WARMUPS = 3
 REPETITIONS = 10
 SMALL_REPETITIONS = 40
 """More of the small ones: they cost nothing, and a 95th percentile of ten is their maximum."""
-SERIES_LIMIT_S = 0.5
-"""No round of a series begins later; with two placements and up to six series each, about 6 s in all."""
+SERIES_LIMIT_S = 0.4
+"""No further round of a series begins later; with two placements of up to six series, about 5 s in all."""
+SLOWEST_S = 6.0
+LEAST_ROUNDS: dict[Placement, int] = {"producer": 3, "consumer": 2}
+"""Of the sample: one for warm-up and two to measure where the rate is judged. Of other sizes one will do."""
 _WORD_BYTES = 4
 
 
@@ -61,13 +64,13 @@ def planned_series(profile: Profile, sample_bytes: int) -> tuple[Series, ...]:
         (sample, most),
     ]
     return tuple(
-        _series(placement, size, concurrency)
+        _series(placement, size, concurrency, LEAST_ROUNDS[placement] if size == sample else 1)
         for placement in ("producer", "consumer")
         for size, concurrency in dict.fromkeys(wanted)
     )
 
 
-def _series(placement: Placement, size: int, concurrency: int) -> Series:
+def _series(placement: Placement, size: int, concurrency: int, least: int) -> Series:
     small = size == SMALL_BYTES
     return Series(
         placement=placement,
@@ -75,7 +78,9 @@ def _series(placement: Placement, size: int, concurrency: int) -> Series:
         concurrency=concurrency,
         warmups=WARMUPS,
         repetitions=SMALL_REPETITIONS if small else REPETITIONS,
+        least=least,
         limit_s=SERIES_LIMIT_S,
+        slowest_s=SLOWEST_S,
     )
 
 

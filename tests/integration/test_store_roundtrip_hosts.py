@@ -148,6 +148,22 @@ def test_a_local_buffer_that_is_too_small_is_named_with_the_size_it_needs(
     assert all(one.succeeded for one in facts.transfers if one.concurrency == 1), "one at a time fits"
 
 
+def test_a_slow_link_is_measured_and_named(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    """200 Mbit/s between the hosts, and a plan of 10,000 tokens a second: 0.05 GB/s with its margin."""
+    wanted = profile(hosts[0].address, local_buffer_bytes=16 * MIB)
+    wanted["hardware"] = {"transfer": {"tokens_per_s": 10_000}}
+    hosts[0].limit_rate("200mbit")
+    try:
+        facts = between(hosts, tmp_path, profile=wanted)
+    finally:
+        hosts[0].limit_rate(None)
+    found = problems(facts)
+    assert [one.cause_id for one in found] == ["too_slow"]
+    assert "the plan needs 0.05 GB/s" in found[0].what
+    # The bucket of the limiter lets the first bytes pass at once, hence a little more than 0.025 GB/s.
+    assert facts.observed_gb_per_s and 0.002 < facts.observed_gb_per_s < 0.03
+
+
 def test_nothing_stays_in_the_namespaces(hosts: tuple[Host, Host]) -> None:
     deadline = time.monotonic() + 20.0  # a run's guard looks every few seconds whether its owner has gone
     while left := [pid for host in hosts for pid in host.processes()]:

@@ -45,6 +45,13 @@ class Host:
     def open_ports(self, ports: str) -> None:
         _ip("-n", self.name, "rule", "del", "ipproto", "tcp", "dport", ports, "prohibit")
 
+    def limit_rate(self, rate: str | None) -> None:
+        """Send no faster than `rate` (`50mbit`); None lifts the limit."""
+        device = ("qdisc", "replace" if rate else "del", "dev", self.device, "root")
+        limit = ("tbf", "rate", rate, "burst", "64kb", "latency", "400ms") if rate else ()
+        words = ["tc", "-n", self.name, *device, *limit]
+        subprocess.run(words, capture_output=True, text=True, check=True)
+
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:

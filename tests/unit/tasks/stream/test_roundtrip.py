@@ -11,7 +11,16 @@ from tasks.stream.roundtrip_link import EndStopped, Link, accept, connect, liste
 from tasks.stream.roundtrip_measure import Rounds, digest, payload, stamp
 from tasks.stream.roundtrip_settings import Series
 
-SERIES = Series(placement="producer", size_bytes=10**6, concurrency=2, warmups=3, repetitions=10, limit_s=1)
+SERIES = Series(
+    placement="producer",
+    size_bytes=10**6,
+    concurrency=2,
+    warmups=3,
+    repetitions=10,
+    least=3,
+    limit_s=1,
+    slowest_s=6,
+)
 
 
 def device(root: Path, name: str, sent: str, received: str = "0") -> None:

@@ -50,6 +50,14 @@ def test_never_more_of_the_largest_samples_at_once_than_the_budget_lets_in() -> 
     assert (30 * MIB, 2) in sizes(planned) and (30 * MIB, 4) not in sizes(planned)
 
 
+def test_the_rate_is_judged_on_more_than_a_cold_first_round() -> None:
+    planned = planned_series(profile(writer_threads=2), 30 * MIB)
+    least = {(one.placement, one.size_bytes == 30 * MIB): one.least for one in planned}
+    assert least == {
+        ("producer", False): 1, ("producer", True): 3, ("consumer", False): 1, ("consumer", True): 2
+    }  # fmt: skip
+
+
 def test_one_writer_is_measured_once() -> None:
     assert len(planned_series(profile(writer_threads=1), MIB)) == 6
 
@@ -102,6 +110,24 @@ def test_bytes_on_another_device_or_on_none_do_not_count() -> None:
     lost = EndResult(traffic=(traffic("producer", 100, {"eth1": 100}, ()),))
     worst = worst_crossing(crossings(outcome(consumer=lost)))
     assert worst is not None and worst.crossed_bytes is None and worst.devices == ("eth0", "none")
+
+
+def test_a_placement_that_was_left_out_says_nothing_about_the_link() -> None:
+    """A link that is far too slow uses up the time; what was measured is judged, the rest is not."""
+    sent = EndResult(
+        traffic=(
+            traffic("producer", 100, {"eth0": 100}, ("eth0",)),
+            traffic("consumer", 0, {"eth0": 0}, ("eth0",)),
+        )
+    )
+    received = EndResult(
+        traffic=(
+            traffic("producer", 100, {"eth1": 100}, ("eth1",)),
+            traffic("consumer", 0, {"eth1": 0}, ("eth1",)),
+        )
+    )
+    found = crossings(outcome(producer=sent, consumer=received))
+    assert [one.placement for one in found] == ["producer"]
 
 
 def test_failures_are_counted_by_code_and_become_the_cause() -> None:
