@@ -82,6 +82,9 @@ def program_probe(
             return unanswered(request, str(why))
         if answer.status or not answer.output.strip():
             return unanswered(request, f"the probe ended with status {answer.status}: {answer.why}")
-        return from_text(answer.output, request.node_id)[0]
+        # Some hosts greet on standard output; the document is the last line.
+        facts = from_text(answer.output.strip().splitlines()[-1], request.node_id)[0]
+        unusable = facts.errors.get("recorded")
+        return unanswered(request, f"the probe's answer cannot be used: {unusable}") if unusable else facts
 
     return probe
