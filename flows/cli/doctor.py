@@ -35,8 +35,12 @@ def command(profile: str, assignments: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         click.echo(report.model_dump_json(indent=2))
         return EXIT_FAILED if report.worst == "fail" else EXIT_DONE
+    ids = [check.id for check in report.checks]
     for check in report.checks:
-        click.echo(f"{check.status:<5} {check.id}: {check.message}")
+        name = f"{check.id} ({check.subject})" if ids.count(check.id) > 1 else check.id
+        click.echo(
+            f"{check.status:<5} {name:<24} {check.observed}{': ' * bool(check.message)}{check.message}"
+        )
         if check.remedy and check.status in ("fail", "warn"):
             click.echo(f"      to do: {check.remedy}")
     return EXIT_FAILED if report.worst == "fail" else EXIT_DONE

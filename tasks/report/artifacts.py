@@ -54,7 +54,7 @@ def _image(description: str, drawing: figures.Drawing | None) -> list[StageArtif
 
 
 def _validate(result: ValidationReport, record: RunRecord) -> list[StageArtifact]:
-    columns = ("status", "id", "observed", "required", "message", "remedy")
+    columns = ("status", "id", "subject", "observed", "required", "message", "remedy")
     ordered = sorted(result.checks, key=lambda check: view.CHECK_ORDER[check.status])
     rows = [{column: str(getattr(check, column)) for column in columns} for check in ordered]
     return [StageArtifact("table", f"Checks of the machine: worst result {result.worst}", rows)]

@@ -11,7 +11,7 @@ from tasks.validate.verdicts import Fault, Verdict, as_version, at_least, from_f
 
 PREVIEW_TOOLKITS = ((13, 4, 0),)
 """Toolkits that were developer previews; figures measured with one may not be published."""
-PROBES = ("driver", "gpus", "nvml", "nvidia-smi", "smi")
+PROBES = ("nvml", "nvidia-smi", "smi")
 """Beginnings of the paths under which a probe of the driver leaves its error."""
 FIRST_TOOLKIT = {
     "sm_90": "11.8",
@@ -53,8 +53,9 @@ def loaded(facts: NodeFacts, need: Requirements) -> Verdict:
     if need.hardware.mode == "none":
         return skip("the profile runs without GPUs", observed="not asked")
     driver, required = facts.driver, "loaded, module and library equal"
-    reason = next((why for path, why in facts.errors.items() if path.startswith(PROBES)), "")
+    reason = facts.errors.get("driver") or facts.errors.get("gpus") or ""
     if driver.loaded is None:
+        reason = reason or "; ".join(why for path, why in facts.errors.items() if path.startswith(PROBES))
         why = f"the driver was not observed{': ' if reason else ''}{reason}"
         return Verdict("fail", "not observed", required, why, "driver.loaded")
     if not driver.loaded:

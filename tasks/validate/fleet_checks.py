@@ -41,7 +41,7 @@ def node_count(nodes: Nodes, need: Requirements) -> Mapping[str, Verdict]:
         observed.append(f"{have} {role}")
         required.append(f"{wanted} {role}")
         if have != wanted:
-            faults.append(Fault("fail", f"{have} nodes {role}, the plan has {wanted}"))
+            faults.append(Fault("fail", f"{have} of {wanted} {role} nodes"))
     return {ALL: from_faults(faults, ", ".join(observed), ", ".join(required), "role")}
 
 

@@ -134,6 +134,10 @@ def disk(facts: NodeFacts, need: Requirements) -> Verdict:
     free = facts.disk.run_root_free_bytes
     if free is None:
         return unobserved("free space under the run root", required, facts, "disk.run_root_free_bytes")
+    if free < need.hardware.min_disk_gib * GIB:
+        return skip(
+            "less is free than hardware.min_disk_gib; see disk.run_root", f"{free / GIB:,.1f} GiB", required
+        )
     log = "of unknown size" if plan.log_bytes is None else f"{plan.log_bytes / GIB:,.1f} GiB"
     text = f"log {log}, checkpoints and drafts {plan.kept_bytes / GIB:,.1f} GiB"
     status = "pass" if free >= needed else "fail"

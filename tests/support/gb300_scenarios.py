@@ -423,7 +423,14 @@ MORE: list[Scenario] = [
         "train-0",
         (group("disk", run_root_free_bytes=50 * GIB),),
         {},
-        {"plan.disk": "fail", "disk.run_root": "fail"},
+        {"disk.run_root": "fail"},
+    ),
+    (
+        "disk too small for the plan",
+        "train-0",
+        (group("disk", run_root_free_bytes=50 * GIB),),
+        {"hardware": {"min_disk_gib": 10}},
+        {"plan.disk": "fail"},
     ),
     ("training does not fit", "all", (), {"train": {"anchors": 16384}}, {"plan.trainer_memory": "fail"}),
     (
