@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tasks.validate.facts import NodeFacts, Xid
 from tasks.validate.gpu_facts import GpuFacts
+from tasks.validate.models import Status
 from tasks.validate.registry import node_check
 from tasks.validate.requirements import Requirements
 from tasks.validate.verdicts import Fault, Verdict, from_faults, missing, no_gpu, per_gpu, skip, unobserved
@@ -165,7 +166,7 @@ def xids(facts: NodeFacts, need: Requirements) -> Verdict:
         return skip("the profile runs without GPUs", observed="not asked")
     found, required = facts.host.xids, "no fatal Xid"
     if found is None:
-        status = "fail" if facts.supported("host.xids") else "warn"
+        status: Status = "fail" if facts.supported("host.xids") else "warn"
         return unobserved("the kernel log", required, facts, "host.xids", status)
     faults = [fault for xid in found for fault in _xid_faults(xid)]
     codes = ", ".join(str(code) for code in sorted({xid.code for xid in found}))

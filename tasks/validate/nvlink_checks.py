@@ -198,7 +198,7 @@ def imex_ready(nodes: Nodes, need: Requirements) -> Mapping[str, Verdict]:
     asked = {role: wanted for role, wanted in _asked_roles(need).items() if wanted.imex}
     if not asked:
         return {ALL: skip("no role needs IMEX")}
-    found = {}
+    found: dict[str, Verdict] = {}
     for role, wanted in asked.items():
         if wanted.nodes == 1:
             found[role] = skip("not needed: the role has one node, and IMEX shares memory between nodes")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from profiles.hardware import RoleRequirements
 from tasks.plan.numbers import PlanNumbers
 from tasks.validate.facts import NodeFacts, Role
+from tasks.validate.models import Status
 from tasks.validate.registry import ALL, Nodes, group_check, node_check
 from tasks.validate.requirements import GIB, Requirements
 from tasks.validate.verdicts import Fault, Verdict, from_faults, skip, unobserved
@@ -80,7 +81,7 @@ def trainer_memory(nodes: Nodes, need: Requirements) -> Mapping[str, Verdict]:
     text = (
         f"the draft has {plan.draft_parameters:,} parameters, {plan.trained_parameters:,} of them are trained"
     )
-    status = "pass" if plan.trainer_bytes <= usable else "fail"
+    status: Status = "pass" if plan.trainer_bytes <= usable else "fail"
     return {"train": Verdict(status, observed, required, text, "gpus[*].memory_total_mib")}
 
 
@@ -140,7 +141,7 @@ def disk(facts: NodeFacts, need: Requirements) -> Verdict:
         )
     log = "of unknown size" if plan.log_bytes is None else f"{plan.log_bytes / GIB:,.1f} GiB"
     text = f"log {log}, checkpoints and drafts {plan.kept_bytes / GIB:,.1f} GiB"
-    status = "pass" if free >= needed else "fail"
+    status: Status = "pass" if free >= needed else "fail"
     return Verdict(status, f"{free / GIB:,.1f} GiB", required, text, "disk.run_root_free_bytes")
 
 
