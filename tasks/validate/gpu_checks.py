@@ -24,6 +24,8 @@ MAX_IDLE_MIB = 1024
 """Memory that an idle GPU may hold: driver and display, no program."""
 MAX_PCIE_REPLAYS = 100
 MISSING = "not observed"
+_LOST = re.compile(r"gpus\[\d+\]")
+"""Path of a whole GPU; an error of one of its fields (`gpus[0].serial`) does not make it lost."""
 
 
 @node_check(
@@ -45,7 +47,7 @@ def count(facts: NodeFacts, need: Requirements) -> Verdict:
             return skip("GPUs cannot be counted without a driver; see driver.loaded", observed=MISSING)
         return unobserved("the list of GPUs", required, facts, "gpus")
     have = len(facts.gpus)
-    lost = sorted(f"{path}: {why}" for path, why in facts.errors.items() if path.startswith("gpus["))
+    lost = sorted(f"{path}: {why}" for path, why in facts.errors.items() if _LOST.fullmatch(path))
     faults = [Fault("fail", text) for text in lost]
     if not have:
         why = facts.errors.get("gpus", "no GPU enumerated")

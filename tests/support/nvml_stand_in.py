@@ -118,6 +118,15 @@ class Nvml:
         self.guid = bytes(range(0x90, 0xA0))
         self.slot = 3
         self.processes: list[Any] = []
+        self.sram_errors = {1: 2}
+        self.reasons, self.aggregate_errors = 0x41, 4
+
+    @classmethod
+    def healthy(cls, **named: Any) -> Nvml:
+        """Without the errors by which the tests tell fields apart."""
+        nvml = cls(**named)
+        nvml.sram_errors, nvml.reasons, nvml.aggregate_errors = {}, 0x1, 0
+        return nvml
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_") and name in object.__getattribute__(self, "_missing"):
@@ -201,7 +210,13 @@ class Nvml:
         raw[36:41] = bytes([self.slot, 2, 1, 1, handle + 1])
 
     def nvmlDeviceGetSramEccErrorStatus(self, handle: int, reference: Any) -> None:
-        reference._obj.volatileUncSecDed = 2 if handle == 1 else 0
+        reference._obj.volatileUncSecDed = self.sram_errors.get(handle, 0)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        return self.reasons
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+        return self.aggregate_errors
 
     def nvmlDeviceGetMemoryInfo(self, handle: int, version: int) -> Any:
         return SimpleNamespace(total=284208 * MIB, reserved=947 * MIB, used=12 * MIB)
@@ -233,12 +248,10 @@ _ANSWERS: dict[str, Any] = {
     "AddressingMode": 2,
     "PersistenceMode": 1,
     "MemoryErrorCounter": 0,
-    "TotalEccErrors": 4,
     "RemappedRows": (0, 0, 0, 0),
     "RepairStatus": [0, 0],
     "UnrepairableMemoryFlag_v1": 0,
     "RetiredPagesPendingStatus": 0,
-    "CurrentClocksEventReasons": 0x1 | 0x40,
     "PowerManagementLimit": 1400000,
     "TemperatureV": 31,
     "MarginTemperature": 49,

@@ -43,7 +43,8 @@ def tray(count: int = 4) -> list[Gpu]:
     return [Gpu(index, serial=f"16500000{index // 2}") for index in range(count)]
 
 
-def _leaves(gpu: Gpu) -> dict[str, str]:
+def leaves_of(gpu: Gpu) -> dict[str, str]:
+    """Leaves of the GPU's element, by path."""
     active, off = "Not Active", "Disabled"
     return {
         "product_name": gpu.name,
@@ -121,7 +122,7 @@ def xml(gpus: list[Gpu], shape: str = "R580", attached: int | None = None) -> st
     }
     body = "".join(f"<{tag}>{word}</{tag}>" for tag, word in head.items())
     for gpu in gpus:
-        leaves = _leaves(gpu) | ({"fabric/health/partition_assigned": "True"} if new else {}) | gpu.leaves
+        leaves = leaves_of(gpu) | ({"fabric/health/partition_assigned": "True"} if new else {}) | gpu.leaves
         kept = {path: word for path, word in leaves.items() if word != "-"}
         body += f'<gpu id="{gpu.address}">{_nested(kept)}<processes>{gpu.processes}</processes></gpu>\n'
     declaration = '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n'
@@ -182,8 +183,8 @@ _VALUES = {
     "memory.reserved": lambda gpu: "947",
     "memory.used": lambda gpu: "0",
     "vbios_version": lambda gpu: "97.10.4A.00.0D",
-    "fabric.state": lambda gpu: "Completed",
-    "fabric.status": lambda gpu: "Success",
+    "fabric.state": lambda gpu: gpu.leaves.get("fabric/state", "Completed"),
+    "fabric.status": lambda gpu: gpu.leaves.get("fabric/status", "Success"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from tasks.validate.collect import smi_query, smi_xml
 from tasks.validate.collect.findings import Findings, merge
@@ -33,7 +34,16 @@ def smi_findings(request: ProbeRequest) -> Findings:
         found.put("driver", {"umd_version": _library_version()}, "libnvidia-ml.so.1")
     for more in (parse_links(links.result()), parse_topology(topology.result(), p2p.result())):
         found = merge(found, more)
+    for gpu in found.facts.get("gpus") or ():
+        _far_ends(gpu)
     return found
+
+
+def _far_ends(gpu: dict[str, Any]) -> None:
+    """`nvlink -s` does not say where links end; the GPU's place in the rack does, for all at once."""
+    if gpu.pop("peer_type", None) == "Switch Connected":
+        for link in gpu.get("nvlinks") or ():
+            link.setdefault("remote", "switch")
 
 
 def _library_version() -> str | None:

@@ -106,6 +106,7 @@ def _gpu(element: ET.Element, found: Findings, index: int) -> dict[str, Any]:
         "processes": _processes(node),
         "fabric": xml_fabric(node),
         "platform": _platform(node),
+        "peer_type": node.silent("platformInfo/peer_type"),
     }
 
 

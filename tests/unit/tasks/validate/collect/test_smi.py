@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from smi_text import (
     CLUSTER,
     Gpu,
     full_topology,
     install,
+    leaves_of,
     links,
     path_with,
     process,
@@ -20,12 +23,13 @@ from smi_text import (
     xml,
 )
 
+from tasks.validate.collect.assemble import node_facts
 from tasks.validate.collect.findings import Findings
 from tasks.validate.collect.request import ProbeRequest
 from tasks.validate.collect.smi import smi_findings
 from tasks.validate.collect.smi_links import parse_links, parse_topology
 from tasks.validate.collect.smi_query import query_gpus
-from tasks.validate.collect.smi_xml import parse_xml
+from tasks.validate.collect.smi_xml import SOURCE, parse_xml
 
 
 @pytest.fixture
@@ -62,6 +66,7 @@ def test_both_shapes_give_the_same_facts(shape: str, driver: str, api: int, mask
 def test_every_leaf_of_a_gpu() -> None:
     gpu = first(parse_xml(xml(tray())))
     unseen = {name for name, value in gpu.items() if value is None}
+    assert gpu["peer_type"] == "Switch Connected"
     assert unseen == {"retired_pages_pending"}
     assert (gpu["bus_id"], gpu["pci_device_id"]) == ("00000008:06:00.0", "0x31C210DE")
     assert (gpu["memory_total_mib"], gpu["memory_reserved_mib"], gpu["power_limit_w"]) == (
@@ -249,6 +254,7 @@ def test_all_calls_together(bin: Path) -> None:
     assert found.errors == {}
     gpu = found.facts["gpus"][3]
     assert (gpu["index"], gpu["compute_capability"], gpu["addressing_mode"]) == (3, [10, 3], "ATS")
+    assert gpu["nvlinks"][0] == {"link": 0, "state": "active", "speed_mb_s": 53125, "remote": "switch"}
     assert len(gpu["nvlinks"]) == 18 and len(found.facts["gpu_peers"]) == 12
     assert found.sources["gpus"] == "nvidia-smi --query-gpu, nvidia-smi -q -x, nvidia-smi nvlink -s"
 
@@ -295,3 +301,25 @@ def test_a_hanging_program_is_given_up(bin: Path) -> None:
 def test_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert smi_findings(ProbeRequest(gpu_deadline_s=5)) == Findings()
+
+
+@given(cut=st.integers(0, 9000), shape=st.sampled_from(["R580", "R610"]))
+@settings(max_examples=25, deadline=None)
+def test_text_cut_anywhere_never_raises(cut: int, shape: str) -> None:
+    """Either the document is whole, or it gives one error and no GPU that was only half read."""
+    text = xml(tray(2), shape)
+    found = parse_xml(text[:cut])
+    whole = cut >= len(text.rstrip())
+    assert (SOURCE in found.errors) is not whole
+    assert len(found.facts.get("gpus", ())) == (2 if whole else 0)
+
+
+@given(word=st.text(max_size=20), leaf=st.sampled_from(sorted(leaves_of(tray()[0]))))
+@settings(max_examples=40, deadline=None)
+def test_any_word_in_any_leaf_gives_a_record(word: str, leaf: str) -> None:
+    """A word that a later driver invents costs its own field at most."""
+    clean = "".join(letter for letter in word if letter.isprintable() and letter not in "<&")
+    found = parse_xml(xml([tray()[0].with_leaf(leaf, clean or "?")]))
+    found.facts["gpus"][0].pop("peer_type")
+    facts = node_facts(ProbeRequest(node_id="n"), found)
+    assert len(facts.gpus or ()) == 1 and (facts.gpus or ())[0].index == 0
