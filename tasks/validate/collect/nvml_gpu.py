@@ -146,7 +146,11 @@ def _load(read: Reader, handle: Any) -> dict[str, Any]:
         lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
     )
     limit = read.get("power_limit_w", lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000)
-    running = read.get("processes", lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    running = read.first(
+        "processes",
+        lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle),
+        lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle),
+    )
     return {
         "memory_total_mib": memory and memory.total // MIB,
         "memory_reserved_mib": None if memory is None else memory.reserved // MIB,

@@ -30,6 +30,8 @@ class Reader:
         self.nvml = nvml
         self.findings = findings
         self.prefix = prefix
+        # A call that this binding does not know, or that it knows in a version that the driver does not.
+        self._unknown = (AttributeError, getattr(nvml, "NVMLLibraryMismatchError", AttributeError))
 
     def get(self, field: str, call: Callable[[], Value], also: tuple[str, ...] = ()) -> Value | None:
         """The value of `field`, or None with its reason recorded.
@@ -51,9 +53,9 @@ class Reader:
                 self.findings.not_supported += paths
             else:
                 self.findings.errors[paths[0]] = words(error)
-        except AttributeError:  # this version of the binding does not know the call
+        except self._unknown:
             self.findings.not_supported += paths
-        except (ValueError, TypeError, IndexError) as error:  # bytes or structs of another layout
+        except Exception as error:  # bytes or structs of another layout: costs this field only
             self.findings.errors[paths[0]] = f"{type(error).__name__}: {error}"
         return None
 
@@ -64,8 +66,8 @@ class Reader:
         except self.nvml.NVMLError as error:
             if error.value in _GONE:
                 raise LostGpu(words(error)) from error
-        except (AttributeError, ValueError, TypeError, IndexError):
-            pass
+        except Exception:  # another call replaces this one
+            return None
         return None
 
     def first(self, field: str, *calls: Callable[[], Value]) -> Value | None:
