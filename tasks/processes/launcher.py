@@ -21,6 +21,7 @@ from tasks.processes.ending import MARKER, end, wait_ports_free
 from tasks.processes.environment import child_environment
 from tasks.processes.guard import start_guard
 from tasks.processes.identity import boot_id, host_name, start_time
+from tasks.processes.nodes import Node, NodeRole
 from tasks.run_folder import RunFolder
 
 _TIE = Path(__file__).with_name("tie.py")
@@ -68,6 +69,9 @@ class Handle(Protocol):
 
 class Launcher(Protocol):
     """Where processes run."""
+
+    def nodes(self, profile: Profile) -> tuple[Node, ...]:
+        """Every node of the plan; starts nothing."""
 
     def start(self, spec: ProcessSpec, run: RunFolder) -> Handle:
         """Start a process; raises ServiceError if it cannot be started."""
@@ -138,7 +142,17 @@ _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="launcher")
 
 
 class LocalLauncher:
-    """Starts processes on this machine."""
+    """Starts processes on this machine.
+
+    Args:
+        role: Roles that this machine plays.
+    """
+
+    def __init__(self, role: NodeRole = "serve+train"):
+        self._role = role
+
+    def nodes(self, profile: Profile) -> tuple[Node, ...]:
+        return (Node(host_name(), self._role, profile.store.host),)
 
     def start(self, spec: ProcessSpec, run: RunFolder) -> LocalHandle:
         start_guard(run.services)

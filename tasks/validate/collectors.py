@@ -1,97 +1,106 @@
-"""Reading of the machine: all I/O of the validate stage but the store's round trip.
+"""Facts of every node of a plan: what each is asked for, all of them at once, and waiting for a fabric.
 
-What needs no profile is read by the collectors of `collect/`, each in a process with a deadline; what the
-profile asks for is read here. A collector that fails leaves its facts unobserved and its reason in
-`NodeFacts.errors`; it never raises.
+A node is read by the program `collect/probe.py`, here as well as elsewhere, so that nothing on it can hold up
+the rest. What it could not observe stays unobserved, with the reason in `NodeFacts.errors`.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
-import shutil
-import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from profiles.schema import Profile
-from tasks.processes.ending import port_is_free
-from tasks.processes.ports import port_holder
-from tasks.serve.target_digest import cache_root
+from tasks.processes.identity import host_name
+from tasks.processes.nodes import Node
 from tasks.validate.collect.assemble import node_facts
+from tasks.validate.collect.child import collect_one
+from tasks.validate.collect.findings import merge
+from tasks.validate.collect.nodes import NODE_DEADLINE_S, Probe, collect_nodes, program_probe
 from tasks.validate.collect.request import ProbeRequest
-from tasks.validate.collect.run import collect_all, settled
-from tasks.validate.collect.software import software
-from tasks.validate.fact_group import FactGroup
-from tasks.validate.facts import DiskFacts, NetFacts, NodeFacts
+from tasks.validate.facts import NodeFacts
 from tasks.validate.requirements import asked_ports
 
+POLL_S = 5.0
+"""Time between two looks at a fabric registration in progress."""
 _DISTRIBUTION = "retrain-dspark"
 
 
-def collect(profile: Profile, run_folder: Path) -> NodeFacts:
-    """Everything observed on this node.
-
-    A fabric registration in progress is waited for, at most `hardware.retry.fabric_s` seconds.
+def request_of(profile: Profile, node: Node, run_root: Path, run_folder: Path | None = None) -> ProbeRequest:
+    """What a node is asked for. The master is not tried: validate runs before it starts.
 
     Args:
-        run_folder: Folder of the run; the disk below it is the run root's.
+        run_root: Folder of all runs; its disk is measured.
+        run_folder: Folder of this run, if there is one yet.
     """
-    request = request_of(profile)
-    found = settled(lambda: collect_all(request), profile.hardware.retry.fabric_s)
-
-    def guarded(name: str, read: Callable[[], FactGroup]) -> dict[str, Any]:
-        try:
-            return read().model_dump(exclude_unset=True)
-        except Exception as error:  # one unreadable fact must not hide the others
-            found.errors[name] = f"{type(error).__name__}: {error}"
-            return {}
-
-    more = {
-        "disk": guarded("disk", lambda: disk_facts(run_folder)),
-        "net": guarded("net", lambda: network_facts(profile)),
-        **software(),
-    }
-    return node_facts(request, found, more)
-
-
-def request_of(profile: Profile) -> ProbeRequest:
-    """What this node is asked for. The master is not tried: validate runs before it starts."""
     target = profile.target
     local = target.source.kind == "path"
     return ProbeRequest(
+        node_id=node.name,
+        role=node.role,
         gpus=profile.hardware.mode != "none",
-        data_ip=profile.store.host,
+        data_ip=node.address,
         weights_path=str(Path(target.model).expanduser().absolute()) if local else "",
+        run_root=str(run_root.absolute()),
+        run_folder=str(run_folder.absolute()) if run_folder else "",
+        ports=asked_ports(profile) if "serve" in node.role else {},
     )
 
 
-def disk_facts(run_folder: Path) -> DiskFacts:
-    return DiskFacts(
-        run_root_free_bytes=shutil.disk_usage(_existing(run_folder)).free,
-        cache_free_bytes=shutil.disk_usage(_existing(cache_root())).free,
-        run_folder_writable=run_folder.is_dir() and os.access(run_folder, os.W_OK | os.X_OK),
-        run_folder_mode=run_folder.stat().st_mode & 0o777 if run_folder.is_dir() else None,
-    )
+def node_probe(node: Node, deadline_s: float = NODE_DEADLINE_S) -> Probe:
+    """The probe of one node: the program, carried there."""
+    return program_probe(node.reach, node.python, deadline_s)
 
 
-def _existing(path: Path) -> Path:
-    """The nearest existing folder at or above `path`."""
-    path = path.absolute()
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+def collect_plan(
+    nodes: Sequence[Node],
+    requests: Sequence[ProbeRequest],
+    fabric_s: float,
+    say: Callable[[str], None],
+    *,
+    probe_of: Callable[[Node], Probe] = node_probe,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[NodeFacts, ...]:
+    """Probe all nodes at once, then those again whose NVLink fabric is still being registered.
+
+    Args:
+        requests: One for each node, in their order.
+        fabric_s: Longest time to wait for fabrics, beyond the first answers, seconds.
+        say: Called with a line that tells what is waited for.
+
+    Returns:
+        Facts in the order of the nodes; a node that does not answer has an error `node`.
+    """
+    probes = {node.name: probe_of(node) for node in nodes}
+
+    def ask(some: Sequence[ProbeRequest]) -> dict[str, NodeFacts]:
+        found = collect_nodes(some, lambda request: probes[request.node_id](request))
+        return {request.node_id: facts for request, facts in zip(some, found, strict=True)}
+
+    facts = ask(requests)
+    ends = clock() + fabric_s
+    while waiting := [request for request in requests if fabric_in_progress(facts[request.node_id])]:
+        left = ends - clock()
+        if left <= 0:
+            break
+        names = ", ".join(request.node_id for request in waiting)
+        say(f"waiting for the NVLink fabric of {names}, at most {left:.0f} s")
+        sleep(min(POLL_S, left))
+        facts |= ask(waiting)
+    return tuple(facts[request.node_id] for request in requests)
 
 
-def network_facts(profile: Profile) -> NetFacts:
-    try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo("localhost", None)}
-    except OSError:
-        found = set()
-    ports = {
-        f"{field}={port}": "" if port_is_free(host, port) else port_holder(port)
-        for field, (host, port) in asked_ports(profile).items()
-    }
-    return NetFacts(loopback_addresses=tuple(sorted(found)), ports=ports)
+def fabric_in_progress(facts: NodeFacts) -> bool:
+    """A GPU's fabric registration has begun and not ended: it settles by itself."""
+    return any(gpu.fabric.state == "In Progress" for gpu in facts.gpus or ())
+
+
+def user_facts(profile: Profile, run_root: Path) -> NodeFacts:
+    """What a user can put right at once, read in this process: disk and ports."""
+    request = request_of(profile, Node(host_name()), run_root)
+    return node_facts(request, merge(collect_one("disk", request), collect_one("network", request)))
 
 
 def own_requirements() -> list[str]:

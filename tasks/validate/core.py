@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from tasks.run_folder import RunFolder
 from tasks.serve.target_config import TargetConfig
 from tasks.serve.target_folder import check_target, resolve_target
 from tasks.validate.checks import CHECKS, judge, worst
-from tasks.validate.collectors import collect, own_requirements
-from tasks.validate.driver_checks import toolkit_channel
+from tasks.validate.collectors import collect_plan, own_requirements, request_of
+from tasks.validate.driver_checks import worst_channel
 from tasks.validate.facts import NodeFacts
 from tasks.validate.models import WORST_FIRST, CheckResult, ValidationReport
 from tasks.validate.requirements import (
@@ -26,44 +26,96 @@ from tasks.validate.requirements import (
     with_plan,
 )
 from tasks.validate.store_checks import ROUND_TRIP, plan_problems
+from tasks.validate.store_facts import StoreFacts
 from tasks.validate.store_roundtrip import round_trip
 
 _STEPS = 4
 
 
 def validate(
-    profile: Profile, run: RunFolder, folder: Path, launcher: Launcher, progress: Progress
+    profile: Profile,
+    run: RunFolder,
+    folder: Path,
+    launcher: Launcher,
+    progress: Progress,
+    *,
+    root: Path | None = None,
 ) -> ValidationReport:
-    """Check machine, input and store. A failing check is in the report; it does not raise.
+    """Check every node of the plan, the input and the store. A failing check is in the report.
 
     Args:
         folder: The stage's folder.
+        root: Folder whose disk is measured; None is the run's own root.
 
     Raises:
         UsageError: Prompts or target folder are unusable; the message names field and remedy.
     """
     need = requirements_of(profile, own_requirements())
     refuse_unknown_overrides(profile.hardware, CHECKS)
-    progress.update(done=0, total=_STEPS, unit="steps", note="reading the machine")
-    facts = collect(profile, run.path)
-    results = judge((facts,), need)
+    nodes = _read_nodes(profile, run, root or run.path.parent, launcher, progress)
+    results = judge(nodes, need)
     if _fails(results, need):
-        return _report(facts, _without_round_trip(results, need))
+        return report_of(nodes, _without_round_trip(results, need))
     progress.update(done=1, total=_STEPS, unit="steps", note="prompts")
     prompts = load_prompts(profile)
     progress.update(done=2, total=_STEPS, unit="steps", note="target")
     target = check_target(profile, resolve_target(profile))
     need = with_plan(need, profile, target, len(prompts.prompts))
-    results = judge((facts,), need)
+    results = judge(nodes, need)
     if _fails(results, need):
-        return _report(facts, _without_round_trip(results, need))
+        return report_of(nodes, _without_round_trip(results, need))
     progress.update(done=3, total=_STEPS, unit="steps", note="store round trip")
     if profile.hardware.store_roundtrip:
-        store = round_trip(profile, target, run, folder, launcher)
-        facts = facts.model_copy(update={"store": store})
-        results = judge((facts,), need)
+        nodes = _with_store(nodes, round_trip(profile, target, run, folder, launcher))
+        results = judge(nodes, need)
     progress.update(done=_STEPS, total=_STEPS, unit="steps", note=f"{len(results)} checks")
-    return _report(facts, results, _input_facts(prompts, target))
+    return report_of(nodes, results, _input_facts(prompts, target))
+
+
+def judge_recorded(profile: Profile, nodes: Sequence[NodeFacts]) -> ValidationReport:
+    """Judge recorded facts against a profile; nothing of this machine is read.
+
+    What needs the target's own files is skipped, unless `hardware.target` gives its sizes.
+    """
+    need = requirements_of(profile, own_requirements())
+    refuse_unknown_overrides(profile.hardware, CHECKS)
+    results = judge(nodes, need)
+    if any(node.store.ran for node in nodes):
+        return report_of(nodes, results)
+    if _fails(results, need):
+        return report_of(nodes, _without_round_trip(results, need))
+    return report_of(nodes, tuple(_not_recorded(one) for one in results))
+
+
+def _not_recorded(result: CheckResult) -> CheckResult:
+    """A failing round trip tells how records are judged without one."""
+    if result.id != ROUND_TRIP or result.status not in ("fail", "warn"):
+        return result
+    remedy = (
+        "the records hold no round trip: record it with `doctor --record` where the nodes are, or judge "
+        "without it (`--set hardware.store_roundtrip=false`)"
+    )
+    return result.model_copy(update={"remedy": remedy})
+
+
+def _read_nodes(
+    profile: Profile, run: RunFolder, root: Path, launcher: Launcher, progress: Progress
+) -> tuple[NodeFacts, ...]:
+    """Facts of every node that the launcher knows."""
+
+    def say(note: str) -> None:
+        progress.update(done=0, total=_STEPS, unit="steps", note=note)
+
+    nodes = launcher.nodes(profile)
+    say("reading the machine" if len(nodes) == 1 else f"reading {len(nodes)} nodes")
+    requests = [request_of(profile, node, root, run.path) for node in nodes]
+    return collect_plan(nodes, requests, profile.hardware.retry.fabric_s, say)
+
+
+def _with_store(nodes: Sequence[NodeFacts], store: StoreFacts) -> tuple[NodeFacts, ...]:
+    """The round trip's facts belong to the first serving node: its segment holds the samples."""
+    holder = next((node for node in nodes if "serve" in node.roles), nodes[0])
+    return tuple(node.model_copy(update={"store": store}) if node is holder else node for node in nodes)
 
 
 def raise_if_failed(report: ValidationReport) -> None:
@@ -109,14 +161,17 @@ def _without_round_trip(results: tuple[CheckResult, ...], need: Requirements) ->
     return tuple(sorted(found, key=lambda result: WORST_FIRST.index(result.status)))
 
 
-def _report(
-    facts: NodeFacts, results: tuple[CheckResult, ...], inputs: dict[str, Any] | None = None
+def report_of(
+    nodes: Sequence[NodeFacts], results: tuple[CheckResult, ...], inputs: dict[str, Any] | None = None
 ) -> ValidationReport:
+    """The report about some nodes, at least one."""
+    documents = tuple(node.model_dump(mode="json") for node in nodes)
     return ValidationReport(
-        facts={**facts.model_dump(mode="json"), "inputs": inputs or {}},
+        facts={**documents[0], "inputs": inputs or {}},
+        nodes=documents if len(documents) > 1 else (),
         checks=results,
         worst=worst(results),
-        toolkit_channel=toolkit_channel(facts.cuda.toolkit),
+        toolkit_channel=worst_channel(node.cuda.toolkit for node in nodes),
     )
 
 

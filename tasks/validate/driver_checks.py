@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from tasks.validate.facts import NodeFacts
@@ -25,12 +26,21 @@ RUN_DRIVER = {(10, 7): "615"}
 """Compute capability -> first driver branch that runs it, where that is newer than the CUDA API needs."""
 
 
-def toolkit_channel(toolkit: str | None) -> Literal["none", "release", "preview"]:
+Channel = Literal["none", "release", "preview"]
+
+
+def toolkit_channel(toolkit: str | None) -> Channel:
     """What a toolkit may be used for: nobody publishes speed measured with a preview."""
     version = as_version(toolkit)
     if version is None:
         return "none"
     return "preview" if version in PREVIEW_TOOLKITS else "release"
+
+
+def worst_channel(toolkits: Iterable[str | None]) -> Channel:
+    """The channel of a plan: one node with a preview makes every figure one of a preview."""
+    channels = {toolkit_channel(toolkit) for toolkit in toolkits}
+    return "preview" if "preview" in channels else "release" if "release" in channels else "none"
 
 
 def _gate(facts: NodeFacts, need: Requirements) -> Verdict | None:

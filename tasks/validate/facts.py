@@ -9,13 +9,13 @@ from typing import Literal
 
 from pydantic import AwareDatetime
 
+from tasks.processes.nodes import NodeRole
 from tasks.validate.fact_group import FactGroup
 from tasks.validate.gpu_facts import GpuFacts, GpuPeer
 from tasks.validate.store_facts import StoreFacts
 
 SCHEMA_VERSION = 1
 Role = Literal["serve", "train"]
-NodeRole = Literal["serve", "train", "serve+train"]
 Collector = Literal["nvml", "nvidia_smi", "recorded", "sysfs"]
 
 

@@ -42,3 +42,9 @@ class ValidationReport(BaseModel):
     worst: Status
     toolkit_channel: str = "none"
     """`none`, `release`, or `preview`: no speed measured with a preview is published."""
+
+    @property
+    def records(self) -> tuple[dict[str, Any], ...]:
+        """Facts of every node, as `NodeFacts` in JSON; empty if there are none."""
+        own = {name: value for name, value in self.facts.items() if name != "inputs"}
+        return self.nodes or ((own,) if own else ())

@@ -34,11 +34,13 @@ def loopback(facts: NodeFacts, need: Requirements) -> Verdict:
 
 @node_check(
     "net.ports",
-    rule="every port that the profile names is free (0 takes a free one)",
+    rule="on the serving node, every port that the profile names is free (0 takes a free one)",
     remedy="end the program that holds the port, or set the field to 0",
     user_input=True,
 )
 def ports(facts: NodeFacts, need: Requirements) -> Verdict:
+    if "serve" not in facts.roles:
+        return skip("the run's servers listen on the serving node", observed="not asked")
     unseen = {field: NOT_OBSERVED for field in need.ports if field not in facts.net.ports}
     taken = {field: f"is held by {holder}" for field, holder in facts.net.ports.items() if holder}
     observed = "; ".join(f"{field} {what}" for field, what in {**unseen, **taken}.items())

@@ -7,6 +7,8 @@ import resource
 import socket
 from collections.abc import Mapping
 
+from tasks.processes.ending import port_is_free
+from tasks.processes.ports import port_holder
 from tasks.validate.collect.findings import Findings
 from tasks.validate.collect.request import ProbeRequest
 
@@ -24,6 +26,8 @@ def network_findings(request: ProbeRequest, environment: Mapping[str, str] = os.
         "memlock_bytes": _memlock(),
         "mc_force_tcp": environment.get("MC_FORCE_TCP", "").lower() not in _NO,
         "mc_gid_index": _integer(environment.get("MC_GID_INDEX", "")),
+        "loopback_addresses": _addresses("localhost"),
+        "ports": {f"{field}={port}": _held(host, port) for field, (host, port) in request.ports.items()},
     }
     if request.master:
         values["master_reachable"] = _reachable(request, found)
@@ -42,6 +46,19 @@ def _resolved(hostname: str, found: Findings) -> str | None:
     except OSError as error:
         found.errors["net.resolved_ip"] = f"the host's own name {hostname} does not resolve: {error}"
         return None
+
+
+def _addresses(name: str) -> list[str]:
+    """What a name resolves to; empty if it does not."""
+    try:
+        return sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)})
+    except OSError:
+        return []
+
+
+def _held(host: str, port: int) -> str:
+    """Who holds a port; empty if it is free."""
+    return "" if port_is_free(host, port) else port_holder(port)
 
 
 def _data_ip(request: ProbeRequest, environment: Mapping[str, str], found: Findings) -> str | None:

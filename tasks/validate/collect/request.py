@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+
+from tasks.processes.nodes import NodeRole
 
 GPU_DEADLINE_S = 20.0
 """Without persistence mode the driver initialises every GPU anew: seconds each on a large node."""
@@ -23,17 +25,23 @@ class ProbeRequest:
         master: `host:port` of the store's master, to be tried; empty leaves it out.
         data_ip: Address that this node will give to its peers; empty finds it out.
         weights_path: Folder of the target's weights; empty leaves it out.
+        run_root: Folder of all runs, whose disk is measured; empty leaves the disk out.
+        run_folder: Folder of this run; empty leaves it out.
+        ports: Field of the profile -> host and port, to be tried.
         root: Folder that stands for `/`: all files are read below it.
         gpu_deadline_s: For NVML and for each call of `nvidia-smi`, seconds.
         deadline_s: For every other collector, seconds.
     """
 
     node_id: str = ""
-    role: Literal["serve", "train", "serve+train"] = "serve+train"
+    role: NodeRole = "serve+train"
     gpus: bool = True
     master: str = ""
     data_ip: str = ""
     weights_path: str = ""
+    run_root: str = ""
+    run_folder: str = ""
+    ports: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     root: str = "/"
     gpu_deadline_s: float = GPU_DEADLINE_S
     deadline_s: float = DEADLINE_S

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from tasks.validate.collect.programs import NotInstalled, Unanswered, ask
 from tasks.validate.collect.request import ProbeRequest
 from tasks.validate.collect.smi_xml import SOURCE
 
-ORDER = ("nvml", "smi", "system", "toolkit", "nccl", "imex", "rdma", "network", "xid", "weights")
+ORDER = ("nvml", "smi", "system", "toolkit", "nccl", "imex", "rdma", "network", "xid", "weights", "disk")
 """Collectors by rank: where two observed the same fact, the first one's stands."""
 _ASKED = ("nvml", "smi", SOURCE)
 """Where the deadline of a call for GPUs is recorded."""
@@ -22,12 +20,12 @@ OF_GPUS = ("nvml", "smi", "toolkit", "nccl", "imex", "xid")
 _ROOT = Path(__file__).resolve().parents[3]
 _STARTED_S = 2.0
 """Time that a collector may take beside the calls whose deadline it keeps itself."""
-_POLL_S = 5.0
 
 
 def collect_all(request: ProbeRequest) -> Findings:
     """Run the collectors at once and join what they found; a hung one costs its own facts only."""
     unasked = (() if request.gpus else OF_GPUS) + (() if request.weights_path else ("weights",))
+    unasked += () if request.run_root else ("disk",)
     names = [name for name in ORDER if name not in unasked]
     with ThreadPoolExecutor(len(names)) as threads:
         parts = list(threads.map(lambda name: _in_process(name, request), names))
@@ -82,23 +80,3 @@ def _conclude(found: Findings) -> None:
             "the nvidia kernel module is loaded, but its library libnvidia-ml.so.1 is not found: "
             "install the driver's user-space packages, or start the container with its GPUs"
         )
-
-
-def settled(
-    probe: Callable[[], Findings],
-    wait_s: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Findings:
-    """Probe until no GPU's fabric registration is in progress, for at most `wait_s` seconds more."""
-    deadline = clock() + wait_s
-    found = probe()
-    while _in_progress(found) and (left := deadline - clock()) > 0:
-        sleep(min(_POLL_S, left))
-        found = probe()
-    return found
-
-
-def _in_progress(found: Findings) -> bool:
-    states = [(gpu.get("fabric") or {}).get("state") for gpu in found.facts.get("gpus") or ()]
-    return "In Progress" in states

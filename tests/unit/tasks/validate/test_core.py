@@ -9,7 +9,7 @@ import pytest
 
 from profiles.schema import Profile
 from tasks.errors import EXIT_FAILED, EXIT_USAGE, HardwareError, UnmetRequirement, UsageError
-from tasks.processes.launcher import Handle, ProcessSpec
+from tasks.processes.launcher import LocalHandle, LocalLauncher, ProcessSpec
 from tasks.report.progress import SilentProgress
 from tasks.run_folder import RunFolder, create_run
 from tasks.validate import core
@@ -17,10 +17,10 @@ from tasks.validate.core import raise_if_failed, validate
 from tasks.validate.models import CheckResult, ValidationReport
 
 
-class NoLauncher:
+class NoLauncher(LocalLauncher):
     """Fails the test if anything is started."""
 
-    def start(self, spec: ProcessSpec, run: RunFolder) -> Handle:
+    def start(self, spec: ProcessSpec, run: RunFolder) -> LocalHandle:
         raise AssertionError(f"{spec.name} was started")
 
 

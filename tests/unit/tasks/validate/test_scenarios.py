@@ -41,6 +41,7 @@ def test_a_healthy_plan_passes_every_check_that_it_asks_for() -> None:
         "disk.cache",  # no GGUF target
         "host.lscpu",  # no CPU engine
         "host.weights_space",  # on the training node
+        "net.ports",  # on the training node
         "plan.disk",  # on the serving nodes
         "plan.transfer_rate",  # no line rate over tcp
         "rdma.ports",

@@ -12,10 +12,9 @@ import node_files
 import pytest
 from smi_text import install, path_with, program, tray
 
-from tasks.validate.collect.findings import Findings
 from tasks.validate.collect.probe import probe
 from tasks.validate.collect.request import ProbeRequest
-from tasks.validate.collect.run import collect_all, settled
+from tasks.validate.collect.run import collect_all
 
 SUPPORT = Path(__file__).parents[4] / "support"
 ROOT = SUPPORT.parents[1]
@@ -172,34 +171,6 @@ def test_a_request_that_cannot_be_read(node: ProbeRequest) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (2, "") and "not a probe's request" in done.stderr
-
-
-def test_a_fabric_in_progress_is_waited_for() -> None:
-    states = iter(["In Progress", "In Progress", "Completed", "never asked"])
-    slept: list[float] = []
-    found = settled(lambda: fabric(next(states)), 120.0, sleep=slept.append)
-    assert found.facts["gpus"][0]["fabric"]["state"] == "Completed" and slept == [5.0, 5.0]
-
-
-def test_a_fabric_that_stays_in_progress_is_not_waited_for_ever() -> None:
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    found = settled(lambda: fabric("In Progress"), 12.0, clock=lambda: now[0], sleep=sleep)
-    assert found.facts["gpus"][0]["fabric"]["state"] == "In Progress" and now[0] == 12.0
-
-
-def test_other_states_are_not_waited_for() -> None:
-    slept: list[float] = []
-    settled(lambda: fabric("Not Started"), 120.0, sleep=slept.append)
-    settled(Findings, 120.0, sleep=slept.append)
-    assert slept == []
-
-
-def fabric(state: str) -> Findings:
-    return Findings({"gpus": [{"index": 0, "fabric": {"state": state}}]})
 
 
 def test_collectors_that_cannot_run_are_named(node: ProbeRequest, monkeypatch: pytest.MonkeyPatch) -> None:
