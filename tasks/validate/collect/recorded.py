@@ -48,7 +48,7 @@ def from_text(text: str, node_id: str) -> tuple[NodeFacts, ...]:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return (
             _unusable(node_id, f"no complete JSON ({error}): the text was cut or is not a record of facts"),
         )

@@ -32,6 +32,9 @@ class Salt:
             _in_text(path, names, replaced): _in_text(why, names, replaced)
             for path, why in (document.get("errors") or {}).items()
         }
+        store = result.get("store") or {}
+        if store.get("cause"):
+            store["cause"] = _in_text(store["cause"], names, replaced)
         return {**result, "errors": errors}
 
     def _walk(self, value: Any, key: str, replaced: dict[str, str]) -> Any:
