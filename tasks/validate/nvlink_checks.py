@@ -25,6 +25,7 @@ from tasks.validate.verdicts import (
 SPEED_SHARE = 0.99
 """A link may report 1 % less than its nominal speed."""
 IMEX_UP = ("UP", "READY")
+NO_NODE = "there is no node of this role; see fleet.nodes"
 
 
 @node_check(
@@ -163,6 +164,8 @@ def fabric_domain(nodes: Nodes, need: Requirements) -> Mapping[str, Verdict]:
 
 
 def _domain(nodes: Nodes) -> Verdict:
+    if not nodes:
+        return skip(NO_NODE)
     domains: dict[tuple[str, int], list[str]] = {}
     faults = []
     for node in nodes:
@@ -180,9 +183,8 @@ def _domain(nodes: Nodes) -> Verdict:
     if len(domains) > 1:
         places = "; ".join(f"{uuid} clique {clique}: {', '.join(m)}" for (uuid, clique), m in domains.items())
         faults.append(Fault("fail", f"GPUs are in {len(domains)} domains: {places}"))
-    if not nodes:
-        faults.append(Fault("fail", f"{NOT_OBSERVED}: no node of this role"))
-    return from_faults(faults, f"{len(domains)} domains", "1 domain", "gpus[*].fabric")
+    found = f"{len(domains)} domain{'' if len(domains) == 1 else 's'}"
+    return from_faults(faults, found, "1 domain", "gpus[*].fabric")
 
 
 @group_check(
@@ -209,12 +211,12 @@ def imex_ready(nodes: Nodes, need: Requirements) -> Mapping[str, Verdict]:
 
 
 def _imex(nodes: Nodes, count: int) -> Verdict:
+    if not nodes:
+        return skip(NO_NODE)
     faults = [Fault("fail", f"{node.node_id}: {text}") for node in nodes for text in _imex_texts(node, count)]
     channels = {len(node.imex.channels) for node in nodes if node.imex.channels}
     if len(channels) > 1:
         faults.append(Fault("fail", f"nodes have different numbers of channels: {sorted(channels)}"))
-    if not nodes:
-        faults.append(Fault("fail", f"{NOT_OBSERVED}: no node of this role"))
     bad = sum(bool(_imex_texts(node, count)) for node in nodes)
     return from_faults(faults, f"{len(nodes) - bad} of {count} nodes ready", f"{count} nodes ready", "imex")
 

@@ -47,7 +47,7 @@ def read_records(paths: Sequence[Path]) -> tuple[NodeFacts, ...]:
 
 def _unusable(path: Path, why: str) -> UsageError:
     text = why if len(why) <= _LONGEST else why[:_LONGEST] + " ..."
-    hint = "name a file that `retrain-dspark doctor --record FILE` or a run's validate stage wrote"
+    hint = "name a file that `retrain-dspark doctor --record FILE` wrote, or a run's 01-validate/facts.json"
     return UsageError(f"no usable facts: {text}", where=str(path), hint=hint)
 
 

@@ -68,6 +68,14 @@ def test_other_nodes_are_not_touched_by_a_hung_or_unreachable_one() -> None:
     }
 
 
+def test_a_role_without_nodes_is_one_failure() -> None:
+    """As on the training tray alone: what the serving trays share cannot be judged there."""
+    assert bad(fleet()[2:], needs({"hardware": {"store_roundtrip": False}})) == {
+        **PREVIEW,
+        "fleet.nodes": "fail",
+    }
+
+
 def test_no_gpu_gives_one_failure_and_reasons() -> None:
     nodes = patched(fleet(), "serve-1", whole(gpus=[], gpus_attached=0, gpu_peers=[]))
     results = {r.id: r for r in judge(nodes, needs()) if r.subject == "serve-1"}
