@@ -48,7 +48,7 @@ def request_of(profile: Profile, node: Node, run_root: Path, run_folder: Path | 
     )
 
 
-def node_probe(node: Node, deadline_s: float = NODE_DEADLINE_S) -> Probe:
+def node_probe(node: Node, deadline_s: float) -> Probe:
     """The probe of one node: the program, carried there."""
     return program_probe(node.reach, node.python, deadline_s)
 
@@ -59,7 +59,7 @@ def collect_plan(
     fabric_s: float,
     say: Callable[[str], None],
     *,
-    probe_of: Callable[[Node], Probe] = node_probe,
+    probe_of: Callable[[Node, float], Probe] = node_probe,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[NodeFacts, ...]:
@@ -73,7 +73,7 @@ def collect_plan(
     Returns:
         Facts in the order of the nodes; a node that does not answer has an error `node`.
     """
-    probes = {node.name: probe_of(node) for node in nodes}
+    probes = {node.name: probe_of(node, NODE_DEADLINE_S) for node in nodes}
 
     def ask(some: Sequence[ProbeRequest]) -> dict[str, NodeFacts]:
         found = collect_nodes(some, lambda request: probes[request.node_id](request))

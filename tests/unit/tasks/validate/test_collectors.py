@@ -131,7 +131,7 @@ class Plan:
         self.said: list[str] = []
         self.now = 0.0
 
-    def probe_of(self, node: Node) -> Probe:
+    def probe_of(self, node: Node, deadline_s: float) -> Probe:
         def probe(request: ProbeRequest) -> NodeFacts:
             self.asked.append(request.node_id)
             gpu = GpuFacts(index=0, fabric=Fabric(state=next(self.states[request.node_id])))
