@@ -21,7 +21,7 @@ from tasks.processes.ending import MARKER, end, wait_ports_free
 from tasks.processes.environment import child_environment
 from tasks.processes.guard import start_guard
 from tasks.processes.identity import boot_id, host_name, start_time
-from tasks.processes.nodes import Node, NodeRole
+from tasks.processes.nodes import Node, NodeRole, address_towards
 from tasks.run_folder import RunFolder
 
 _TIE = Path(__file__).with_name("tie.py")
@@ -152,7 +152,9 @@ class LocalLauncher:
         self._role = role
 
     def nodes(self, profile: Profile) -> tuple[Node, ...]:
-        return (Node(host_name(), self._role, profile.store.host),)
+        spans = profile.hardware.roles.span_hosts
+        address = address_towards(profile.store.host) if spans else profile.store.host
+        return (Node(host_name(), self._role, address),)
 
     def start(self, spec: ProcessSpec, run: RunFolder) -> LocalHandle:
         start_guard(run.services)

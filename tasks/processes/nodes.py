@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from dataclasses import dataclass
 from typing import Literal
@@ -27,3 +29,21 @@ class Node:
     address: str = ""
     reach: tuple[str, ...] = ()
     python: str = sys.executable
+
+
+def address_towards(host: str) -> str:
+    """Address of this machine from which `host` is reached; empty if there is no way there.
+
+    MOONCAKE_LOCAL_HOSTNAME, which the store's clients obey too, names another one. Nothing is sent:
+    connecting a datagram socket only asks the routing table.
+    """
+    named = os.environ.get("MOONCAKE_LOCAL_HOSTNAME")
+    if named:
+        return named
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(place)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""

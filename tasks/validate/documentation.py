@@ -13,7 +13,23 @@ why the check does not apply.
 
 A fact that could not be observed never passes a check that needs it. One cause gives one failure: where no
 GPU answers, `gpu.count` fails and the checks of GPUs are skipped. `hardware.severity_overrides` takes a
-check's outcome for another (`gpu.persistence: skip`). Checks of a *group* look at all nodes at once.
+check's outcome for another (`gpu.persistence: skip`). Checks of a *group* look at all nodes at once. A node
+that does not answer is the fault of `node.reachable` alone, and an NVLink fabric whose registration is in
+progress is waited for, at most `hardware.retry.fabric_s` seconds.
+
+## Nodes that cannot be reached from here
+
+Record each node, then judge all records together, on any machine. The same `--salt` on every node keeps equal
+what nodes share, such as their NVLink domain; host names, addresses, serial numbers and UUIDs are replaced.
+
+    retrain-dspark doctor -p PROFILE --role serve --salt WORD --record serve-0.json
+    retrain-dspark doctor -p PROFILE --facts serve-0.json serve-1.json train-0.json
+
+Records hold a round trip through the store only where one was possible: on a plan of one node.
+`--set hardware.store_roundtrip=false` judges them without it. The `01-validate/facts.json` of a run can be
+judged the same way, but names its nodes. Exit codes: 0 no check fails, 1 one does, 2 bad input.
+
+## Checks
 
 This page is written by `python -m tasks.validate.documentation`.
 
