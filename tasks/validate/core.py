@@ -14,11 +14,11 @@ from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.target_config import TargetConfig
 from tasks.serve.target_folder import check_target, resolve_target
-from tasks.validate.checks import CHECKS, judge, worst
+from tasks.validate.checks import CHECKS, judge
 from tasks.validate.collectors import collect_plan, own_requirements, request_of
-from tasks.validate.driver_checks import worst_channel
 from tasks.validate.facts import NodeFacts
 from tasks.validate.models import WORST_FIRST, CheckResult, ValidationReport
+from tasks.validate.recording import report_of
 from tasks.validate.requirements import (
     Requirements,
     refuse_unknown_overrides,
@@ -159,20 +159,6 @@ def _without_round_trip(results: tuple[CheckResult, ...], need: Requirements) ->
     skipped = {"status": "skip", "observed": "not run", "message": why, "remedy": ""}
     found = [one.model_copy(update=skipped) if one.id == ROUND_TRIP else one for one in results]
     return tuple(sorted(found, key=lambda result: WORST_FIRST.index(result.status)))
-
-
-def report_of(
-    nodes: Sequence[NodeFacts], results: tuple[CheckResult, ...], inputs: dict[str, Any] | None = None
-) -> ValidationReport:
-    """The report about some nodes, at least one."""
-    documents = tuple(node.model_dump(mode="json") for node in nodes)
-    return ValidationReport(
-        facts={**documents[0], "inputs": inputs or {}},
-        nodes=documents if len(documents) > 1 else (),
-        checks=results,
-        worst=worst(results),
-        toolkit_channel=worst_channel(node.cuda.toolkit for node in nodes),
-    )
 
 
 def _input_facts(prompts: PromptSet, target: TargetConfig) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from tasks.errors import UsageError
 from tasks.stage import write_atomic
 from tasks.validate.collect.recorded import read, to_text
 from tasks.validate.collect.salting import Salt
+from tasks.validate.driver_checks import worst_channel
 from tasks.validate.facts import NodeFacts
-from tasks.validate.models import ValidationReport
+from tasks.validate.models import CheckResult, ValidationReport
+from tasks.validate.registry import worst
 from tasks.validate.summary import counts
 
 FACTS_FILE, CHECKS_FILE = "facts.json", "checks.json"
@@ -121,6 +123,31 @@ def write_files(folder: Path, report: ValidationReport) -> None:
     write_atomic(folder / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
     checks = [check.model_dump(mode="json") for check in report.checks]
     write_atomic(folder / CHECKS_FILE, json.dumps(checks, indent=2) + "\n")
+
+
+def read_files(folder: Path) -> ValidationReport | None:
+    """The report that `write_files` wrote, without what it says of the input; None if there is none."""
+    try:
+        facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        checks = json.loads((folder / CHECKS_FILE).read_text(encoding="utf-8"))
+        nodes = [NodeFacts.model_validate(one) for one in (facts if isinstance(facts, list) else [facts])]
+        return report_of(nodes, tuple(CheckResult.model_validate(one) for one in checks))
+    except (OSError, ValueError, TypeError, IndexError):
+        return None
+
+
+def report_of(
+    nodes: Sequence[NodeFacts], results: tuple[CheckResult, ...], inputs: dict[str, Any] | None = None
+) -> ValidationReport:
+    """The report about some nodes, at least one."""
+    documents = tuple(node.model_dump(mode="json") for node in nodes)
+    return ValidationReport(
+        facts={**documents[0], "inputs": inputs or {}},
+        nodes=documents if len(documents) > 1 else (),
+        checks=results,
+        worst=worst(results),
+        toolkit_channel=worst_channel(node.cuda.toolkit for node in nodes),
+    )
 
 
 def tracked(report: ValidationReport) -> dict[str, Any]:

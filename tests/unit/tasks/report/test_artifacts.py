@@ -11,7 +11,7 @@ from tasks.report.limits import PREVIEW_TOOLKIT
 from tasks.report.record import STAGE_NAMES, read_run
 from tasks.run_folder import RunFolder
 from tasks.validate.checks import judge
-from tasks.validate.core import report_of
+from tasks.validate.recording import report_of
 
 MakeRun = Callable[..., RunFolder]
 FIELDS = dict(

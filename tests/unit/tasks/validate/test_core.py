@@ -18,8 +18,9 @@ from tasks.report.progress import SilentProgress
 from tasks.run_folder import RunFolder, create_run
 from tasks.validate import collectors, core
 from tasks.validate.collect.nodes import Probe
-from tasks.validate.core import raise_if_failed, report_of, validate
+from tasks.validate.core import raise_if_failed, validate
 from tasks.validate.models import CheckResult, ValidationReport
+from tasks.validate.recording import report_of
 
 
 class NoLauncher(LocalLauncher):

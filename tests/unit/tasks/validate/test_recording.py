@@ -12,14 +12,15 @@ from gb300_scenarios import PREVIEW
 
 from tasks.errors import EXIT_USAGE, UsageError
 from tasks.validate.checks import judge
-from tasks.validate.core import report_of
 from tasks.validate.facts import NodeFacts
 from tasks.validate.models import ValidationReport
 from tasks.validate.recording import (
     CHECKS_FILE,
     FACTS_FILE,
     check_place,
+    read_files,
     read_records,
+    report_of,
     tracked,
     write_files,
     write_records,
@@ -162,6 +163,16 @@ def test_the_stages_files_can_be_judged_again(tmp_path: Path) -> None:
     assert len(checks) > 100 and checks[0]["id"] == "cuda.toolkit" and checks[0]["remedy"]
     write_files(tmp_path, report(fleet()[:1]))
     assert len(read_records([tmp_path / FACTS_FILE])) == 1
+
+
+def test_the_stages_files_are_its_report(tmp_path: Path) -> None:
+    """Also without a manifest: a refused machine has none."""
+    assert read_files(tmp_path) is None
+    for written in (report(), report(fleet()[:1])):
+        write_files(tmp_path, written)
+        assert read_files(tmp_path) == written
+    (tmp_path / CHECKS_FILE).write_text("[")
+    assert read_files(tmp_path) is None
 
 
 def test_parameters_by_which_runs_are_found() -> None:

@@ -8,8 +8,8 @@ import pytest
 from gb300_facts import fleet, gpus, group, needs, patched
 
 from tasks.validate.checks import judge
-from tasks.validate.core import report_of
 from tasks.validate.models import CheckResult, ValidationReport
+from tasks.validate.recording import report_of
 from tasks.validate.summary import count_text, counts, summary_lines, title
 
 
