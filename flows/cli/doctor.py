@@ -98,8 +98,8 @@ def _refuse_mixtures(
 
 def _check(profile: Profile, role: str | None) -> ValidationReport:
     """Run the stage in a folder that is removed again; the disk of the real run root is measured."""
+    from flows.cli.doctor_notes import Notes
     from tasks.processes.registry import reap
-    from tasks.report.progress import SilentProgress
     from tasks.run_folder import create_run, run_root
     from tasks.validate.core import validate
 
@@ -107,10 +107,11 @@ def _check(profile: Profile, role: str | None) -> ValidationReport:
         run = create_run(Path(root), "doctor", profile)
         folder = run.path / "01-validate"
         folder.mkdir()
-        launcher = _launcher(profile, role)
+        launcher, notes = _launcher(profile, role), Notes()
         try:
-            return validate(profile, run, folder, launcher, SilentProgress(), root=run_root())
+            return validate(profile, run, folder, launcher, notes, root=run_root())
         finally:
+            notes.clear()
             reap(run.services)
 
 

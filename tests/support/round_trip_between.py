@@ -14,23 +14,24 @@ from types import SimpleNamespace
 from typing import Any
 
 from profiles.schema import Profile
-from tasks.processes.launcher import Handle, LocalLauncher, ProcessSpec
+from tasks.processes.launcher import LocalHandle, LocalLauncher, ProcessSpec
 from tasks.run_folder import RunFolder, create_run
 from tasks.validate import store_roundtrip_plan
 from tasks.validate.store_roundtrip import round_trip
 from tasks.validate.store_roundtrip_plan import StoreEnds
 
 
-class NamespaceLauncher:
+class NamespaceLauncher(LocalLauncher):
     """Puts the role `train` into another namespace."""
 
     def __init__(self, namespace: str):
+        super().__init__()
         self._prefix = ("ip", "netns", "exec", namespace) if namespace else ()
 
-    def start(self, spec: ProcessSpec, run: RunFolder) -> Handle:
+    def start(self, spec: ProcessSpec, run: RunFolder) -> LocalHandle:
         if spec.role == "train":
             spec = dataclasses.replace(spec, argv=(*self._prefix, *spec.argv))
-        return LocalLauncher().start(spec, run)
+        return super().start(spec, run)
 
 
 def main(request: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from gb300_facts import Patch, fleet, link, patched, whole
 from gb300_scenarios import SCENARIOS
 
+from flows.cli.doctor_notes import Notes
 from flows.cli.doctor_text import NARROWEST, Screen, report_text, screen
 from flows.cli.main import run_cli
 from tasks.validate import core
@@ -171,6 +172,22 @@ def test_a_role_of_this_machine_is_judged_as_that_role(
     assert failed == {"fleet.nodes"}
     record = json.loads(path.read_text())
     assert record["role"] == "train" and record["node_id"] not in (tray.node_id, "")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "term", "shown"), [(True, "xterm", True), (True, "dumb", False), (False, "xterm", False)]
+)
+def test_the_current_step_is_for_terminals_and_is_removed(
+    terminal: bool, term: str, shown: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", term)
+    notes = Notes()
+    notes.update(done=0, total=4, unit="steps", note="waiting for the NVLink fabric of serve-1")
+    notes.clear()
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert ("waiting for the NVLink fabric" in printed.err) is shown is (len(printed.err) > 0)
 
 
 def report(*checks: CheckResult) -> ValidationReport:
