@@ -28,6 +28,7 @@ from tasks.validate.requirements import (
 from tasks.validate.store_checks import ROUND_TRIP, plan_problems
 from tasks.validate.store_facts import StoreFacts
 from tasks.validate.store_roundtrip import round_trip
+from tasks.validate.summary import summary_lines
 
 _STEPS = 4
 
@@ -125,23 +126,24 @@ def raise_if_failed(report: ValidationReport) -> None:
         UnmetRequirement: Every failing check can be met at once by the user (exit code of bad input).
         HardwareError: At least one cannot.
     """
-    failed = [result for result in report.checks if result.status == "fail"]
+    failed = [line for line in summary_lines(report.checks) if line.status == "fail"]
     if not failed:
         return
     subjects = {result.subject for result in report.checks if result.scope == "node"}
     words = "check fails" if len(failed) == 1 else "checks fail"
     place = f"on {len(subjects)} nodes" if len(subjects) > 1 else "on this machine"
     lines = [f"{len(failed)} {words} {place}:"]
-    for result in failed:
-        where = f" on {result.subject}" if len(subjects) > 1 and result.subject else ""
-        lines.append(f"  {result.id}{where}: observed {result.observed}, required {result.required}")
-        if result.message:
-            lines.append(f"    {result.message}")
-        if result.remedy:
-            lines.append(f"    to do: {result.remedy}")
-    known = all(result.id in CHECKS and CHECKS[result.id].user_input for result in failed)
+    for line in failed:
+        where = f" on {line.where}" if line.where else ""
+        lines.append(f"  {line.name}{where}: observed {line.observed}, required {line.required}")
+        if line.message:
+            lines.append(f"    {line.message}")
+        if line.remedy:
+            lines.append(f"    to do: {line.remedy}")
+    ids = list(dict.fromkeys(line.name for line in failed))
+    known = all(id in CHECKS and CHECKS[id].user_input for id in ids)
     kind = UnmetRequirement if known else HardwareError
-    raise kind("\n".join(lines), where="validate: " + ", ".join(result.id for result in failed))
+    raise kind("\n".join(lines), where="validate: " + ", ".join(ids))
 
 
 def _fails(results: Iterable[CheckResult], need: Requirements) -> bool:
