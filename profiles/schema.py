@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from profiles.hardware import Hardware
+from profiles.part import Count, Dtype, Fraction, Part, Port, Positive, Rate, Seconds
 
 DOMAINS = (
     "HumanEval",
@@ -23,39 +26,7 @@ DOMAINS = (
     "writing",
 )
 
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Seconds = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Rate = Annotated[float, Field(gt=0, le=1)]
-Dtype = Literal["float32", "bfloat16", "float16"]
-
-
 _SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIAL")
-
-
-class Part(BaseModel):
-    """Base of every part of a profile: frozen, and no unknown fields."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Hardware(Part):
-    """What the machine must offer before anything is started."""
-
-    mode: Literal["none", "nvidia"] = "none"
-    """GPUs that the run needs: `none` for a machine without, `nvidia` for NVIDIA GPUs."""
-    min_memory_gib: Annotated[float, Field(ge=0)] = 12.0
-    """Memory that must be available to the run, GiB."""
-    min_disk_gib: Annotated[float, Field(ge=0)] = 4.0
-    """Free disk space under the run root, GiB."""
-    min_cores: Positive = 2
-    """Usable CPU cores."""
-    page_sizes_bytes: tuple[Positive, ...] = (4096, 16384, 65536)
-    """Kernel page sizes that the run accepts, bytes."""
-    store_roundtrip: bool = True
-    """Put, get and compare real objects through a Mooncake store before serving."""
 
 
 class TargetSource(Part):
@@ -347,7 +318,7 @@ class Profile(Part):
     expected_minutes: Annotated[float, Field(gt=0)] | None = None
     """Minutes that a run takes on the hardware described; shown before it starts."""
     hardware: Hardware = Hardware()
-    """What the machine must offer."""
+    """What the machines must offer."""
     target: Target
     """The served LLM."""
     store: Store = Store()

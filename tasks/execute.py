@@ -23,9 +23,11 @@ log = logging.getLogger("retrain_dspark")
 # Ids, counts and reasons only.
 _KEPT = (
     MANIFEST,
+    "checks.json",
     "config.json",
     "counters.json",
     "dropped.jsonl",
+    "facts.json",
     "lost.jsonl",
     "metrics.jsonl",
     "result.json",
@@ -39,6 +41,7 @@ class StageTracker(Protocol):
 
     def start(self, stage: str, params: Mapping[str, Any]) -> None: ...
     def follow(self, stage: str, metrics_file: Path) -> None: ...
+    def log_params(self, stage: str, params: Mapping[str, Any]) -> None: ...
     def log_data(self, stage: str, name: str, digest: str, source: str) -> None: ...
     def tag(self, stage: str | None, tags: Mapping[str, str]) -> None: ...
     def finish(

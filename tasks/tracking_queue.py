@@ -79,7 +79,11 @@ class Tracker:
         key = self._key(stage)
         tags = {**self._tags, "dspark.stage": stage}
         self._put({"op": "open", "key": key, "name": stage, "tags": tags, "parent": self.run.run_id})
-        self._put({"op": "params", "key": key, "params": clean_params(params)})
+        self.log_params(stage, params)
+
+    def log_params(self, stage: str, params: Mapping[str, Any]) -> None:
+        """Add parameters that became known while the stage ran."""
+        self._put({"op": "params", "key": self._key(stage), "params": clean_params(params)})
 
     def log_metrics(
         self, stage: str, step: int, metrics: Mapping[str, float], at_ms: int | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from profiles.schema import DOMAINS, Profile
 from tasks.errors import RetrainError
 from tasks.plan.models import Plan, PlannedDisk, PlannedStage
+from tasks.plan.numbers import shape_of_draft
 from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
 from tasks.plan.processes import memory_peak, planned_processes
 from tasks.plan.render import plan_text
@@ -43,7 +44,7 @@ def build_plan(profile: Profile) -> Plan:
     target = planned_target(profile, notes)
     work = planned_work(profile)
     sizes = sample_sizes(profile, target)
-    shape = draft_shape(profile, target)
+    shape = shape_of_draft(profile, target)
     counts = draft_parameters(shape)
     trainable = round(work.train_prompts * (1 - profile.prompts.held_out))
     steps = planned_steps(profile, trainable * sizes.typical_tokens)
@@ -96,25 +97,6 @@ def planned_work(profile: Profile) -> Work:
     prompts = load_prompts(profile)
     evaluate = sum(prompt.split == "evaluate" for prompt in prompts.prompts)
     return Work(train_prompts=len(prompts.prompts) - evaluate, evaluate_prompts=evaluate)
-
-
-def draft_shape(profile: Profile, target: TargetConfig) -> DraftShape:
-    """Shape of the draft: its own settings, the target's elsewhere."""
-    draft = profile.train.draft
-    return DraftShape(
-        hidden_size=target.hidden_size,
-        intermediate_size=draft.intermediate_size or target.intermediate_size or 4 * target.hidden_size,
-        num_layers=draft.num_layers,
-        num_attention_heads=target.num_attention_heads,
-        num_key_value_heads=target.num_key_value_heads,
-        head_dim=target.head_dim,
-        vocab_size=target.vocab_size,
-        draft_vocab_size=min(draft.vocab_size or target.vocab_size, target.vocab_size),
-        aux_layers=len(profile.target.aux_layer_ids),
-        markov_rank=draft.markov_rank,
-        markov_head_type=draft.markov_head_type,
-        confidence_head=draft.confidence_head,
-    )
 
 
 def planned_steps(profile: Profile, tokens: int) -> int:

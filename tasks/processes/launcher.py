@@ -21,6 +21,7 @@ from tasks.processes.environment import child_environment
 from tasks.processes.forker import Forker
 from tasks.processes.guard import start_guard
 from tasks.processes.identity import boot_id, host_name, start_time
+from tasks.processes.nodes import Node, NodeRole, address_towards
 from tasks.run_folder import RunFolder
 
 _TIE = Path(__file__).with_name("tie.py")
@@ -68,6 +69,9 @@ class Handle(Protocol):
 
 class Launcher(Protocol):
     """Where processes run."""
+
+    def nodes(self, profile: Profile) -> tuple[Node, ...]:
+        """Every node of the plan; starts nothing."""
 
     def start(self, spec: ProcessSpec, run: RunFolder) -> Handle:
         """Start a process; raises ServiceError if it cannot be started."""
@@ -136,7 +140,19 @@ _forker = Forker()
 
 
 class LocalLauncher:
-    """Starts processes on this machine."""
+    """Starts processes on this machine.
+
+    Args:
+        role: Roles that this machine plays.
+    """
+
+    def __init__(self, role: NodeRole = "serve+train"):
+        self._role = role
+
+    def nodes(self, profile: Profile) -> tuple[Node, ...]:
+        spans = profile.hardware.roles.span_hosts
+        address = address_towards(profile.store.host) if spans else profile.store.host
+        return (Node(host_name(), self._role, address),)
 
     def start(self, spec: ProcessSpec, run: RunFolder) -> LocalHandle:
         start_guard(run.services)

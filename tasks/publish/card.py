@@ -22,7 +22,7 @@ from tasks.train.models import DraftCheckpoint
 from tasks.validate.models import ValidationReport
 
 _LINEAGE = ("run_id", "git_commit", "flow_run_id", "mlflow_parent_run_id", "profile_digest")
-_MACHINE = ("machine", "system", "kernel_release", "python", "cores", "page_size_bytes")
+_MACHINE = ("machine", "id", "version", "kernel_release", "python", "cores", "page_size_bytes")
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,11 @@ def _measured(inputs: CardInputs) -> dict[str, Any]:
 def _made(inputs: CardInputs) -> dict[str, Any]:
     captures, facts = inputs.captures, inputs.validation.facts
     versions = {name: value for name, value in (facts.get("versions") or {}).items() if value}
-    host = {name: value for name, value in (facts.get("host") or {}).items() if name in _MACHINE and value}
-    gpu = facts.get("gpu") or {}
-    if gpu.get("names"):
-        host["gpus"] = list(gpu["names"])
+    groups = [facts.get("os") or {}, facts.get("host") or {}]
+    host = {name: value for group in groups for name, value in group.items() if name in _MACHINE and value}
+    gpus = [gpu["name"] for gpu in facts.get("gpus") or () if gpu.get("name")]
+    if gpus:
+        host["gpus"] = gpus
     return {
         "captures": captures,
         "stream": inputs.profile.stream,

@@ -9,12 +9,14 @@ from typing import Any, Literal
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.models import Publication
 from tasks.report import figures, view, wording
+from tasks.report.limits import PREVIEW_TOOLKIT
 from tasks.report.record import RunRecord, read_run
 from tasks.run_folder import RunFolder
 from tasks.serve.models import TargetIdentity
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
 from tasks.validate.models import ValidationReport
+from tasks.validate.summary import summary_lines, title
 
 Table = list[dict[str, str]]
 
@@ -54,10 +56,20 @@ def _image(description: str, drawing: figures.Drawing | None) -> list[StageArtif
 
 
 def _validate(result: ValidationReport, record: RunRecord) -> list[StageArtifact]:
-    columns = ("status", "id", "observed", "required", "message", "remedy")
-    ordered = sorted(result.checks, key=lambda check: view.CHECK_ORDER[check.status])
-    rows = [{column: str(getattr(check, column)) for column in columns} for check in ordered]
-    return [StageArtifact("table", f"Checks of the machine: worst result {result.worst}", rows)]
+    rows = [
+        {
+            "status": line.status,
+            "check": line.name,
+            "where": line.where,
+            "found": line.observed,
+            "required": line.required,
+            "why": line.message,
+            "to do": line.remedy,
+        }
+        for line in summary_lines(result.checks)
+    ]
+    notes = [title(result), *([PREVIEW_TOOLKIT] if result.toolkit_channel == "preview" else [])]
+    return [StageArtifact("table", ". ".join(notes), rows)]
 
 
 def _serve(result: TargetIdentity, record: RunRecord) -> list[StageArtifact]:

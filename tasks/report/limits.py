@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from tasks.report.record import RunRecord
 
+PREVIEW_TOOLKIT = "The CUDA toolkit is a developer preview: no speed measured with it may be published."
+
 
 def limits(record: RunRecord) -> list[str]:
     """Sentences for the end of the report and for the model card."""
     lines: list[str] = []
     evaluation, draft, profile = record.evaluation, record.draft, record.profile
+    if record.validation is not None and record.validation.toolkit_channel == "preview":
+        lines.append(PREVIEW_TOOLKIT)
     if evaluation is not None:
         domains = evaluation.replay.domains.values()
         fewest = min((tau.prompts for tau in domains), default=0)

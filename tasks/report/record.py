@@ -21,6 +21,7 @@ from tasks.stage import MANIFEST
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
 from tasks.validate.models import ValidationReport
+from tasks.validate.recording import read_files
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -109,7 +110,10 @@ def record_error(run: RunFolder, stage: str | None, error: BaseException) -> Non
 
 
 def read_run(run: RunFolder) -> RunRecord:
-    """Read everything in the run folder that can be read."""
+    """Read everything in the run folder that can be read.
+
+    A machine that was refused has no manifest, so that it is checked again; its checks are in files.
+    """
     seconds = {
         name: float(manifest["seconds"])
         for name in STAGE_NAMES
@@ -119,7 +123,7 @@ def read_run(run: RunFolder) -> RunRecord:
         run=run,
         profile=_profile(run),
         facts=_json(run.path / "run.json"),
-        validation=_result(run, "validate", ValidationReport),
+        validation=_result(run, "validate", ValidationReport) or read_files(stage_folder(run, "validate")),
         target=_result(run, "serve", TargetIdentity),
         captures=_result(run, "stream", CaptureManifest),
         draft=_result(run, "train", DraftCheckpoint),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from tasks.report import wording
 from tasks.report.record import STAGE_PURPOSE, RunRecord
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
+from tasks.validate.summary import count_text, summary_lines
 
 Rows = list[tuple[str, str]]
 
@@ -20,7 +22,6 @@ STATUS_TEXT = {
     "failed": "Failed",
     "cancelled": "Cancelled",
 }
-CHECK_ORDER = {"fail": 0, "warn": 1, "pass": 2, "skip": 3}
 LOSSLESS_TEXT = {
     "identical": "Every answer with the draft equals the answer without it, token for token.",
     "within_noise": "Answers differ only where the target itself has two equally likely tokens.",
@@ -223,10 +224,19 @@ def capture_rows(found: CaptureManifest) -> Rows:
 
 
 def machine_rows(record: RunRecord) -> Rows:
-    """Facts of the node that the validate stage found, flattened to `name.part`."""
+    """What the validate stage found: one row for each node of several, and the first one's facts."""
     if record.validation is None:
         return []
-    return _flatten(record.validation.facts)[:MAX_FACTS]
+    nodes = [(str(node["node_id"]), _node_text(node)) for node in record.validation.nodes]
+    return (nodes + _flatten(record.validation.facts))[:MAX_FACTS]
+
+
+def _node_text(node: Mapping[str, Any]) -> str:
+    """Role, kernel, driver and GPUs of a node."""
+    names = Counter(str(gpu["name"]) for gpu in node["gpus"] or ())
+    gpus = ", ".join(f"{number} x {name}" for name, number in names.items())
+    parts = (node["role"], node["os"]["machine"], node["os"]["kernel_release"], node["driver"]["kmd_version"])
+    return ", ".join([*(str(part) for part in parts if part), gpus or "no GPU"])
 
 
 def _flatten(value: Any, name: str = "") -> Rows:
@@ -264,7 +274,16 @@ def servers(record: RunRecord) -> list[dict[str, Any]]:
     return rows
 
 
-def checks(record: RunRecord) -> list[dict[str, str]]:
-    """Validation checks, failures first."""
-    found = record.validation.checks if record.validation else ()
-    return [check.model_dump() for check in sorted(found, key=lambda check: CHECK_ORDER[check.status])]
+def checks(record: RunRecord) -> dict[str, Any] | None:
+    """Validation checks: what does not pass in the open, worst first; the rest folded."""
+    if record.validation is None or not record.validation.checks:
+        return None
+    lines = summary_lines(record.validation.checks)
+    bad = [line for line in lines if line.status in ("fail", "warn")]
+    return {
+        "counts": count_text(record.validation.checks),
+        "toolkit": record.validation.toolkit_channel,
+        "failing": record.validation.worst == "fail",
+        "bad": bad,
+        "good": [line for line in lines if line not in bad],
+    }

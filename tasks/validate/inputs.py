@@ -7,8 +7,8 @@ from pathlib import Path
 from profiles.schema import Profile
 from tasks.prompts.load import load_prompts
 from tasks.serve.target_folder import check_target, converted_folder, resolve_target
-from tasks.validate.checks import CHECKS, run_checks
-from tasks.validate.collectors import collect, own_requirements
+from tasks.validate.checks import CHECKS, judge, worst
+from tasks.validate.collectors import own_requirements, user_facts
 from tasks.validate.core import raise_if_failed
 from tasks.validate.models import ValidationReport
 from tasks.validate.requirements import requirements_of
@@ -32,8 +32,6 @@ def check_inputs(profile: Profile, root: Path, machine: bool = True) -> None:
         check_target(profile, resolve_target(profile))
     if not machine:
         return
-    facts = collect(profile, root)
-    results = run_checks(facts, requirements_of(profile, own_requirements()))
+    results = judge((user_facts(profile, root),), requirements_of(profile, own_requirements()))
     mine = tuple(result for result in results if CHECKS[result.id].user_input)
-    worst = "fail" if any(result.status == "fail" for result in mine) else "pass"
-    raise_if_failed(ValidationReport(facts={}, checks=mine, worst=worst))
+    raise_if_failed(ValidationReport(facts={}, checks=mine, worst=worst(mine)))

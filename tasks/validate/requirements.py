@@ -1,13 +1,18 @@
-"""What a run requires of a node, derived from the profile and from the project's own pins. Pure."""
+"""What a run requires of its nodes, derived from the profile and from the project's own pins. Pure."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
 
+from profiles.hardware import Hardware, RoleRequirements
 from profiles.schema import Profile
+from tasks.errors import UsageError
+from tasks.plan.numbers import PlanNumbers, ShapeSource, plan_numbers
+from tasks.validate.facts import Role
 
 GIB = 2**30
 LIBRARIES = {
@@ -29,18 +34,38 @@ PACKAGES = ("speculators", "hs-connectors", "torch", "transformers", "safetensor
 
 @dataclass(frozen=True)
 class Requirements:
-    """Limits that the checks compare with. Sizes in bytes."""
+    """What the checks compare with.
 
-    mode: str
-    min_cores: int
-    min_memory_bytes: int
-    min_disk_bytes: int
-    page_sizes_bytes: tuple[int, ...]
-    gguf_source: bool
-    launches: bool
-    store_roundtrip: bool
-    pins: dict[str, str]
-    """Distribution -> version specifier, from the project's metadata."""
+    Args:
+        hardware: The profile's own requirements.
+        protocol: Transport of the hidden states, `tcp` or `rdma`.
+        pins: Distribution -> version specifier, from the project's metadata.
+        ports: Ports that the profile names, as `field=port`.
+        plan: Sizes and rates; None while the target's sizes are not known.
+        role: Role whose requirements a node is held against just now; set by the registry.
+    """
+
+    hardware: Hardware
+    protocol: str = "tcp"
+    gguf_source: bool = False
+    launches: bool = True
+    pins: dict[str, str] | None = None
+    ports: tuple[str, ...] = ()
+    plan: PlanNumbers | None = None
+    role: Role = "serve"
+
+    @property
+    def of_role(self) -> RoleRequirements:
+        """Requirements of the role that is judged."""
+        return self.role_requirements(self.role)
+
+    def role_requirements(self, role: Role) -> RoleRequirements:
+        roles = self.hardware.roles
+        return roles.serve if role == "serve" else roles.train
+
+    def pin(self, distribution: str) -> str:
+        """Version specifier of a distribution; empty accepts any."""
+        return (self.pins or {}).get(distribution, "")
 
 
 def read_pins(lines: Iterable[str]) -> dict[str, str]:
@@ -53,21 +78,49 @@ def read_pins(lines: Iterable[str]) -> dict[str, str]:
     return pins
 
 
+def asked_ports(profile: Profile) -> dict[str, tuple[str, int]]:
+    """Ports that the profile names for servers that the run itself starts: field -> (host, port)."""
+    asked = {"store.rpc_port": (profile.store.host, profile.store.rpc_port)}
+    if profile.serve.kind == "launch":
+        asked["serve.port"] = (profile.serve.host, profile.serve.port)
+    return {field: place for field, place in asked.items() if place[1]}
+
+
 def requirements_of(profile: Profile, requires_dist: Iterable[str] = ()) -> Requirements:
     """Translate a profile.
 
     Args:
         requires_dist: `Requires-Dist` lines of the installed project; none means no version is pinned.
     """
-    hardware = profile.hardware
+    shape = profile.hardware.target
     return Requirements(
-        mode=hardware.mode,
-        min_cores=hardware.min_cores,
-        min_memory_bytes=int(hardware.min_memory_gib * GIB),
-        min_disk_bytes=int(hardware.min_disk_gib * GIB),
-        page_sizes_bytes=hardware.page_sizes_bytes,
+        hardware=profile.hardware,
+        protocol=profile.store.protocol,
         gguf_source=profile.target.source.kind == "gguf_wheel",
         launches=profile.serve.kind == "launch",
-        store_roundtrip=hardware.store_roundtrip,
         pins=read_pins(requires_dist),
+        ports=tuple(f"{field}={port}" for field, (_, port) in asked_ports(profile).items()),
+        plan=plan_numbers(profile, shape) if shape else None,
     )
+
+
+def with_plan(need: Requirements, profile: Profile, target: ShapeSource, samples: int) -> Requirements:
+    """The same requirements once target and prompts were read."""
+    return replace(need, plan=plan_numbers(profile, target, samples))
+
+
+def refuse_unknown_overrides(hardware: Hardware, known: Iterable[str]) -> None:
+    """Check the names in `hardware.severity_overrides`.
+
+    Raises:
+        UsageError: There is no such check.
+    """
+    names = sorted(known)
+    for id in hardware.severity_overrides:
+        if id not in names:
+            close = difflib.get_close_matches(id, names, n=1)
+            raise UsageError(
+                f"there is no check '{id}'",
+                where="hardware.severity_overrides",
+                hint=(f"did you mean '{close[0]}'? " if close else "") + "docs/hardware.md lists all checks",
+            )

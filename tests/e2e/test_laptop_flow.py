@@ -169,6 +169,8 @@ def test_mlflow_has_one_parent_and_six_finished_children(done: Any) -> None:
     digest = done.stage_result("03-stream")["digest"]
     used = "select i.destination_id, d.digest from inputs i join datasets d on d.dataset_uuid = i.source_id"
     assert (runs["train"], digest[:36]) in rows(database, used)
+    found = dict(rows(database, f"select key, value from params where run_uuid = '{runs['validate']}'"))
+    assert found["checks.count_fail"] == "0" and found["machine.kernel"]
 
 
 def test_prefect_has_a_completed_flow_run_with_six_tasks_and_their_artifacts(done: Any) -> None:
@@ -211,7 +213,7 @@ def test_keys_of_the_servers_are_written_nowhere(done: Any) -> None:
 
 def test_no_prompt_leaves_the_run_folder(done: Any, texts: list[bytes]) -> None:
     names = {path.name for path in files(done.root / "mlartifacts")}
-    assert {"manifest.json", "report.html", "summary.json"} <= names
+    assert {"manifest.json", "report.html", "summary.json", "facts.json", "checks.json"} <= names
     assert not [name for name in names if re.search(r"prompts|answers|index|requests", name)], names
     outside = [*files(done.root / "mlartifacts"), *done.root.glob("mlflow.db*"), done.root / "output.txt"]
     for path in [*outside, *(done.root / ".prefect").glob("prefect.db*")]:

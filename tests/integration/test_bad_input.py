@@ -133,6 +133,10 @@ COMMAND_LINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown command": (("rnu",), ("rnu", "--help")),
     "nothing to serve": (("serve",), ("nothing was published yet", "retrain-dspark run")),
     "not a draft": (("serve", "nowhere"), ("no published draft", "nowhere")),
+    "facts that are not there": (("doctor", "--facts", "none.json"), ("none.json", "doctor --record")),
+    "facts and this machine": (("doctor", "--facts", "a", "--record", "b"), ("--facts reads no machine",)),
+    "record in no folder": (("doctor", "--record", "no/such.json"), ("no/such.json", "folder is not there")),
+    "unknown role": (("doctor", "--role", "head"), ("head", "serve", "train", "both")),
     "layer of the plan": (("plan", "-p", "laptpo"), ("'laptpo'", "laptop")),
 }
 
@@ -233,6 +237,36 @@ def test_port_of_another_program(field: str, tmp_path: Path, values: dict[str, A
             tmp_path, "run", "-p", written(tmp_path, values), "--set", f"{field}={port}",
             says=(field, "is held by", f"pid {os.getpid()}", "set the field to 0"),
         )  # fmt: skip
+
+
+RECORDS: dict[str, tuple[str, str]] = {
+    "unknown schema version": ('{"schema_version": 99, "node_id": "a"}', "schema_version is 99"),
+    "truncated": ('{"schema_version": 1, "node_id": "a", "gpus": [{"index"', "the text was cut"),
+    "not JSON": ("name: laptop\n", "no complete JSON"),
+    "a profile": ('{"name": "laptop"}', "schema_version is none"),
+    "no fields": ('{"schema_version": 1, "node_id": "a"}', "role: Field required"),
+    "endless": ("[" * 200_000, "no complete JSON"),
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_recorded_facts(case: str, tmp_path: Path) -> None:
+    """Such a file is refused as facts, and is not overwritten by a record."""
+    text, says = RECORDS[case]
+    path = tmp_path / "serve-0.json"
+    path.write_text(text)
+    refused(tmp_path, "doctor", "--facts", str(path), says=(says, str(path), "to do:"))
+    refused(tmp_path, "doctor", "--record", str(path), says=("not overwritten", str(path), "to do:"))
+    assert path.read_text() == text
+
+
+def test_two_records_of_one_node(tmp_path: Path) -> None:
+    record = {"schema_version": 1, "node_id": "a", "role": "serve", "collected_at": "2026-11-30T00:00:00Z"}
+    paths = [tmp_path / "first.json", tmp_path / "second.json"]
+    for path in paths:
+        path.write_text(json.dumps(record))
+    words = ("doctor", "--facts", *map(str, paths))
+    refused(tmp_path, *words, says=("two records are of the node 'a'", *map(str, paths)))
 
 
 def test_not_enough_disk(tmp_path: Path, values: dict[str, Any]) -> None:

@@ -202,8 +202,9 @@ def identity() -> TargetIdentity:
 def validation() -> ValidationReport:
     check = CheckResult(id="host.cores", status="pass", observed="2", required="2", message="")
     facts = {
-        "host": {"machine": "x86_64", "cores": 2.0, "lscpu": "/usr/bin/lscpu"},
-        "node": "secret-hostname",
+        "os": {"machine": "x86_64"},
+        "host": {"cores": 2.0, "lscpu": "/usr/bin/lscpu"},
+        "node_id": "secret-hostname",
         "versions": {"torch": "2.13.0+cpu", "vllm": None},
     }
     return ValidationReport(facts=facts, checks=(check,), worst="pass")

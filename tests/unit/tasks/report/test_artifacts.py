@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gb300_facts import fleet, link, needs, patched
+
 from tasks.report.artifacts import StageArtifact, stage_artifacts
+from tasks.report.limits import PREVIEW_TOOLKIT
 from tasks.report.record import STAGE_NAMES, read_run
 from tasks.run_folder import RunFolder
+from tasks.validate.checks import judge
+from tasks.validate.recording import report_of
 
 MakeRun = Callable[..., RunFolder]
 FIELDS = dict(
@@ -39,6 +44,20 @@ def test_contents(make_run: MakeRun) -> None:
     assert isinstance(image, bytes) and image.startswith(b"\x89PNG") and len(image) <= 200_000
     text = found["publish"][0].content
     assert isinstance(text, str) and text.startswith("## Promoted v0001") and "serve.sh" in text
+
+
+def test_the_table_of_checks_has_failures_first_with_their_remedies(make_run: MakeRun) -> None:
+    nodes = patched(fleet(), "serve-1", link(2, 7, state="inactive"))
+    report = report_of(nodes, judge(nodes, needs()))
+    (table,) = stage_artifacts("validate", report, make_run())
+    assert isinstance(table.content, list)
+    first, *others = table.content
+    assert (first["status"], first["check"], first["where"]) == ("fail", "nvlink.links", "serve-1")
+    assert first["to do"] and "GPU2: link 7 is inactive" in first["why"]
+    order = [row["status"] for row in others]
+    assert order == sorted(order, key=["fail", "warn", "pass", "skip"].index)
+    assert {id for row in table.content for id in row["check"].split(", ")} == {c.id for c in report.checks}
+    assert "on 3 nodes: 1 failed" in table.description and table.description.endswith(PREVIEW_TOOLKIT)
 
 
 def test_a_draft_without_curves_still_has_its_text(make_run: MakeRun) -> None:

@@ -8,11 +8,16 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 
 import pytest
+from gb300_facts import fleet, gpus, link, needs, patched
+from markupsafe import escape
 
+from tasks.report.limits import PREVIEW_TOOLKIT
 from tasks.report.page import REPORT, render, write_report
 from tasks.report.record import read_run
 from tasks.report.summary import read_summary
 from tasks.run_folder import RunFolder
+from tasks.validate.checks import judge
+from tasks.validate.recording import report_of, write_files
 
 MakeRun = Callable[..., RunFolder]
 VOID = {"meta", "link", "br", "img", "path", "use", "rect", "line"}
@@ -102,6 +107,37 @@ def test_failing_checks_come_first(make_run: MakeRun) -> None:
     assert "Failed in validate" in html
     assert html.index("c-fail") < html.index('c-warn">warn') < html.index('c-pass">pass')
     assert "retrain-dspark clean --keep 2" in html
+
+
+def test_checks_stand_on_top_only_where_one_fails(make_run: MakeRun, finished_run: RunFolder) -> None:
+    failed = write_report(make_run(status="failed", stopped_at="validate")).read_text()
+    heading, stages = "<h2>Checks before the start</h2>", "<h2>Stages</h2>"
+    assert failed.count(heading) == 1 and failed.index(heading) < failed.index(stages)
+    good = page_of(finished_run)
+    assert good.count(heading) == 1 and good.index(heading) > good.index(stages)
+
+
+def test_every_failing_check_of_three_trays_has_its_remedy(make_run: MakeRun) -> None:
+    nodes = patched(fleet(), "serve-1", link(2, 7, state="inactive"), gpus(only=[1], ecc_current=False))
+    report = report_of(nodes, judge(nodes, needs()))
+    run = make_run(status="failed", stopped_at="validate")
+    write_files(run.path / "01-validate", report)
+    (run.path / "01-validate/manifest.json").unlink()  # as the stage does for a machine that it refuses
+    html = write_report(run).read_text()
+    parser = Balance()
+    parser.feed(html)
+    assert parser.open == []
+    shown, folded = html.split("<summary>What passed or does not apply</summary>")
+    for check in report.checks:
+        if check.status in ("fail", "warn"):
+            assert f"<strong>{check.id}</strong>" in shown and escape(check.remedy) in shown
+    assert shown.index("<strong>gpu.ecc</strong>") < shown.index("<strong>cuda.toolkit</strong>")
+    assert '<span class="small muted">serve-1</span>' in shown and 'c-pass">' not in shown
+    assert html.count("<strong>os.release</strong>") == folded.count("<strong>os.release</strong>") == 1
+    assert "CUDA toolkit: preview." in shown and PREVIEW_TOOLKIT in html
+    for node in ("serve-0", "serve-1", "train-0"):
+        assert f"<dt>{node}</dt><dd>" in html
+    assert "4 x NVIDIA GB300" in html and len(html) < 300_000
 
 
 def test_a_killed_run_shows_the_newest_log(make_run: MakeRun) -> None:
