@@ -26,6 +26,7 @@ DOCUMENT = ROOT / "docs" / "verified.md"
 PARTS = {
     "demo": "The laptop profile as it is, on real engines.",
     "controls": "Results that must come out as they do if the measurement means anything.",
+    "hardware": "Doctor, checks and the store's path on this machine.",
     "kills": "What a killed, stopped or interrupted run leaves behind, in every stage.",
     "prefect": "A real Prefect server, work pool, deployment and worker.",
     "commands": "Every command of the README and of `retrain-dspark --help`.",
