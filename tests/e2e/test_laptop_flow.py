@@ -201,7 +201,8 @@ def test_every_server_was_on_loopback(done: Any) -> None:
     """All but the transfer engine of Mooncake's clients, which has no option for its address."""
     assert len(done.watched.addresses) >= 3
     assert {ip for ip, _ in done.watched.addresses} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-    assert all(len(ports) <= 2 for ports in done.watched.transfer_ports.values())
+    # Two for each client; an end of the path test is two clients, one for each placement.
+    assert all(len(ports) <= 4 for ports in done.watched.transfer_ports.values())
 
 
 def test_keys_of_the_servers_are_written_nowhere(done: Any) -> None:
