@@ -203,13 +203,12 @@ class MlflowSink:
 
 def close_runs(root: Path, run_id: str, status: str) -> list[str]:
     """End every MLflow run of one pipeline run that is still marked running; hooks of other processes do."""
-    ended = []
-    for run in list(_running_runs(root)):
-        key = run.data.tags.get(KEY, "")
-        if key == run_id or key.startswith(f"{run_id}:"):
-            mlflow_client(root).set_terminated(run.info.run_id, status)
-            ended.append(key)
-    return ended
+    runs = [run for run in _running_runs(root) if run.data.tags[KEY].partition(":")[0] == run_id]
+    if runs:
+        client = mlflow_client(root)
+        for run in runs:
+            client.set_terminated(run.info.run_id, status)
+    return [run.data.tags[KEY] for run in runs]
 
 
 def repair_runs(root: Path, change: bool = True) -> list[str]:
@@ -221,15 +220,13 @@ def repair_runs(root: Path, change: bool = True) -> list[str]:
     Returns:
         Keys of the runs that were (or would be) ended.
     """
-    ended = []
-    for run in list(_running_runs(root)):
-        if not owner_is_gone(run.data.tags.get(OWNER, "")):
-            continue
-        if change:
-            mlflow_client(root).set_tag(run.info.run_id, "dspark.repaired", "its process had ended")
-            mlflow_client(root).set_terminated(run.info.run_id, "KILLED")
-        ended.append(run.data.tags[KEY])
-    return ended
+    runs = [run for run in _running_runs(root) if owner_is_gone(run.data.tags.get(OWNER, ""))]
+    if runs and change:
+        client = mlflow_client(root)
+        for run in runs:
+            client.set_tag(run.info.run_id, "dspark.repaired", "its process had ended")
+            client.set_terminated(run.info.run_id, "KILLED")
+    return [run.data.tags[KEY] for run in runs]
 
 
 def _running_runs(root: Path) -> Iterator[Any]:
