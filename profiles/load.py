@@ -218,7 +218,7 @@ def _problem(
     return ProfileProblem(
         "\n".join(lines),
         where=", ".join(known) or source.name,
-        hint="correct the field; every field is described in profiles/schema.py",
+        hint="correct the field; every field is described in profiles/schema.py and the parts beside it",
     )
 
 

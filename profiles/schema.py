@@ -12,7 +12,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from profiles.hardware import Hardware
-from profiles.part import Count, Dtype, Fraction, Part, Port, Positive, Rate, Seconds
+from profiles.part import Count, Dtype, Fraction, Part, Port, Positive, Seconds
+from profiles.prompting import Prompts
+from profiles.store import Store
+from profiles.streaming import Stream
 
 DOMAINS = (
     "HumanEval",
@@ -63,25 +66,6 @@ class Target(Part):
     """Run Python code that comes with the weights. Leave off unless you have read that code."""
 
 
-class Store(Part):
-    """The Mooncake store that carries hidden states to the trainer's node."""
-
-    protocol: Literal["tcp", "rdma"] = "tcp"
-    """Transport of the hidden states."""
-    device: str = ""
-    """RDMA device names, comma separated; empty lets Mooncake choose."""
-    host: str = "127.0.0.1"
-    """Address that the master binds and that clients give as their own."""
-    rpc_port: Port = 0
-    """Port of the master; 0 takes a free one."""
-    segment_bytes: Annotated[int, Field(ge=16 * 2**20)] = 2**30
-    """Memory that the serving side lends to the store, bytes."""
-    local_buffer_bytes: Annotated[int, Field(ge=16 * 2**20)] = 256 * 2**20
-    """Transfer buffer of each client, bytes."""
-    writer_threads: Positive = 2
-    """Threads that write samples inside the serving process."""
-
-
 class Serve(Part):
     """How the target is served while hidden states are captured."""
 
@@ -113,54 +97,6 @@ class Serve(Part):
     """Longest silence of the server's log while it starts, seconds."""
     progress_timeout_s: Seconds = 180.0
     """Longest time in which requests are open and no token is generated, seconds."""
-
-
-class Prompts(Part):
-    """The prompts: what the target is asked in training and in evaluation."""
-
-    train: Annotated[tuple[str, ...], Field(min_length=1)] = ("package:prompts/train",)
-    """JSONL files or folders of them; `package:` means beside this project's profiles."""
-    evaluate: Annotated[tuple[str, ...], Field(min_length=1)] = ("package:prompts/evaluate",)
-    """JSONL files or folders for evaluation, in the same form."""
-    train_per_domain: Positive | None = None
-    """Take the first so many training prompts of each domain; empty takes all."""
-    evaluate_per_domain: Positive | None = None
-    """Take the first so many evaluation prompts of each domain; empty takes all."""
-    max_similarity: Fraction = 0.5
-    """Largest Jaccard similarity of word 5-grams between an evaluation and a training prompt."""
-    max_bad_rows: Fraction = 0.05
-    """Share of unusable rows that is skipped with a reason; above it the run stops."""
-    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.08
-    """Share of training conversations kept from training, chosen by a hash of the conversation."""
-    thinking: bool = False
-    """Ask chat templates that know it for their thinking mode; the same everywhere in a run."""
-
-
-class Stream(Part):
-    """How answers and hidden states are captured."""
-
-    mode: Literal["generate"] = "generate"
-    """`generate`: the target answers, and the hidden states of prompt and answer come with it."""
-    concurrency: Positive = 16
-    """Requests in flight."""
-    max_new_tokens: Positive = 96
-    """Longest answer, tokens."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Sampling temperature of training answers; 0 is greedy. Evaluation answers are always greedy."""
-    top_p: Rate = 1.0
-    """Nucleus sampling bound of training answers."""
-    seed: Count = 0
-    """Seed of sampled answers."""
-    in_flight_bytes: Annotated[int, Field(ge=2**20)] = 512 * 2**20
-    """Bytes of hidden states that may wait in the store; must fit into 90 % of `store.segment_bytes`."""
-    max_attempts: Positive = 3
-    """Requests for one prompt before its sample counts as lost."""
-    max_lost: Fraction = 0.0
-    """Share of samples that may be lost before the stage fails."""
-    read_timeout_s: Seconds = 60.0
-    """Longest wait for one sample after its answer arrived, seconds."""
-    retention: Literal["all"] = "all"
-    """`all` keeps every capture in the hidden-state log."""
 
 
 class Draft(Part):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from profiles.schema import Profile, Serve, Store, Target
+from profiles.schema import Profile, Serve, Target
+from profiles.store import Store
 from tasks.processes.launcher import LocalLauncher
 from tasks.processes.nodes import Node
 from tasks.validate.collect import child

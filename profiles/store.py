@@ -1,0 +1,28 @@
+"""The hidden-state store."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from profiles.part import Part, Port, Positive
+
+
+class Store(Part):
+    """The Mooncake store that carries hidden states to the trainer's node."""
+
+    protocol: Literal["tcp", "rdma"] = "tcp"
+    """Transport of the hidden states."""
+    device: str = ""
+    """RDMA device names, comma separated; empty lets Mooncake choose."""
+    host: str = "127.0.0.1"
+    """Address that the master binds and that clients give as their own."""
+    rpc_port: Port = 0
+    """Port of the master; 0 takes a free one."""
+    segment_bytes: Annotated[int, Field(ge=16 * 2**20)] = 2**30
+    """Memory that the serving side lends to the store, bytes."""
+    local_buffer_bytes: Annotated[int, Field(ge=16 * 2**20)] = 256 * 2**20
+    """Transfer buffer of each client, bytes."""
+    writer_threads: Positive = 2
+    """Threads that write samples inside the serving process."""
