@@ -159,8 +159,8 @@ class Train(Part):
     """Weight of the confidence loss."""
     decay_gamma: Annotated[float, Field(gt=0)] = 4.0
     """Decay constant of the loss over positions in a block."""
-    learn_from: Literal["answers", "all"] = "answers"
-    """`answers`: the loss sees answer tokens. `all`: also what the target predicts inside the prompts."""
+    prompt_epochs: Count = 0
+    """First epochs whose loss also sees what the target predicts inside the prompts, not in answers alone."""
     autocast: Dtype = "bfloat16"
     """Type of the forward pass; master weights stay in float32."""
     seed: Count = 0

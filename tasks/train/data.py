@@ -164,13 +164,22 @@ class TrainBatches:
     Args:
         entries: Samples of the train split.
         batch_tokens: Packed tokens in a batch at most (a longer document stands alone).
+        prompt_epochs: First epochs whose loss also sees what the target predicts inside the prompts.
     """
 
     def __init__(
-        self, reader: CaptureReader, entries: Sequence[IndexEntry], batch_tokens: int, seed: int, epochs: int
+        self,
+        reader: CaptureReader,
+        entries: Sequence[IndexEntry],
+        batch_tokens: int,
+        seed: int,
+        epochs: int,
+        prompt_epochs: int = 0,
     ):
         self._reader = reader
-        self._entries = list(entries)
+        self._answers = list(entries)
+        self._prompts = with_prompts(reader, entries) if prompt_epochs else []
+        self._prompt_epochs = prompt_epochs
         lengths = [entry.tokens for entry in entries]
         self._plans = [pack(lengths, batch_tokens, seed, epoch) for epoch in range(epochs)]
 
@@ -184,7 +193,8 @@ class TrainBatches:
 
     def batch(self, epoch: int, step: int) -> Batch:
         """Batch `step` of `epoch`: the sampler's whole position is these two numbers."""
-        return make_batch(self._reader, [self._entries[k] for k in self._plans[epoch][step]])
+        entries = self._prompts if epoch < self._prompt_epochs else self._answers
+        return make_batch(self._reader, [entries[k] for k in self._plans[epoch][step]])
 
 
 def choose_anchors(batch: Batch, wanted: int, generator: torch.Generator) -> Tensor:

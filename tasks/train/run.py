@@ -15,7 +15,7 @@ from tasks.stage import write_atomic
 from tasks.stream.log import HiddenStateLog, IndexEntry
 from tasks.train import adapter
 from tasks.train.checkpoint import Position
-from tasks.train.data import CaptureReader, TrainBatches, with_prompts
+from tasks.train.data import CaptureReader, TrainBatches
 from tasks.train.export import export_draft
 from tasks.train.heldout import HeldOut
 from tasks.train.loop import Loop, Report, StopFlag, Stopped, choose_device
@@ -53,12 +53,12 @@ def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> Draf
     held = [entry for entry in log.entries("held_out") if entry.trainable_tokens > 0]
     if not held:
         notes.append("no sample is held out: the last weights are exported, not the best")
-    if train.learn_from == "all":
-        entries = with_prompts(reader, entries)
     loop = Loop(
         model=model,
         settings=train,
-        batches=TrainBatches(reader, entries, train.batch_tokens, train.seed, train.epochs),
+        batches=TrainBatches(
+            reader, entries, train.batch_tokens, train.seed, train.epochs, train.prompt_epochs
+        ),
         held_out=HeldOut(reader, held, train.batch_tokens, _HELD_OUT_ANCHORS, device) if held else None,
         folder=settings.path,
         identity=settings.identity(),

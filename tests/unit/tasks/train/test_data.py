@@ -114,3 +114,18 @@ def test_prompts_can_be_learned_but_not_their_shared_opening(tmp_path: Path) -> 
     entries = with_prompts(source, log.entries("train"))
     masks = [make_batch(source, [entry]).loss_mask.int().tolist() for entry in entries]
     assert masks == [[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]]
+
+
+def test_prompts_are_learned_in_the_first_epochs_only(world: TinyWorld) -> None:
+    entries = HiddenStateLog(world.log).entries("train")
+    source = reader(world, cache_bytes=1 << 20)
+    batches = TrainBatches(source, entries, 64, 0, 3, prompt_epochs=1)
+    plain = TrainBatches(source, entries, 64, 0, 3)
+    learned = [
+        sum(int(batches.batch(epoch, step).loss_mask.sum()) for step in range(batches.steps(epoch)))
+        for epoch in range(3)
+    ]
+    answers = sum(entry.trainable_tokens for entry in entries)
+    assert learned[0] > answers
+    assert learned[1:] == [answers, answers]
+    assert torch.equal(batches.batch(0, 0).token_ids, plain.batch(0, 0).token_ids)
