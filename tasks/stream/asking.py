@@ -29,7 +29,11 @@ _REFUSED_TO_ALL = frozenset({401, 403, 404, 405})
 
 
 class ServerUnreachable(SampleRejected):
-    """The server is down, or the connection to it broke."""
+    """The server at `url` is down, or the connection to it broke."""
+
+    def __init__(self, reason: str, detail: str, url: str):
+        super().__init__(reason, detail)
+        self.url = url
 
 
 class Asker:
@@ -87,12 +91,12 @@ class Asker:
         return request_id(self._run_id, request.n, self._session, attempt)
 
     async def is_up(self) -> bool:
-        """Whether the server says that it is healthy."""
+        """Whether the server answers; a gateway may know no `/health` and is up all the same."""
         try:
             response = await self._client.get(f"{self.url}/health", timeout=_PROBE_S)
         except httpx.TransportError:
             return False
-        return response.status_code == httpx.codes.OK
+        return response.status_code < 500
 
     async def ask(self, request: Request, attempt: int) -> Answer:
         """An answer whose hidden states are captured; one that is given already is only read.
@@ -143,11 +147,11 @@ class Asker:
                 f"{self.url}/v1/completions", json=body, headers={"X-Request-Id": name}
             )
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise ServerUnreachable(SERVER_DOWN, f"{type(error).__name__}: {error}") from None
+            raise ServerUnreachable(SERVER_DOWN, f"{type(error).__name__}: {error}", self.url) from None
         except httpx.TimeoutException:
             raise SampleRejected(ANSWER_TIMEOUT, "no answer in time") from None
         except httpx.TransportError as error:
-            raise ServerUnreachable(CONNECTION, f"{type(error).__name__}: {error}") from None
+            raise ServerUnreachable(CONNECTION, f"{type(error).__name__}: {error}", self.url) from None
         if response.status_code != httpx.codes.OK:
             raise self._refused(response)
         try:

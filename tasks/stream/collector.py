@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,15 @@ from tasks.stream.budget import ByteBudget
 from tasks.stream.log import IndexEntry
 from tasks.stream.outage import Outage
 from tasks.stream.reading import SampleReader
-from tasks.stream.reasons import ANSWER_TIMEOUT, STORE_DOWN
+from tasks.stream.reasons import ANSWER_TIMEOUT, OVERLOADED, REQUEST_REFUSED, SERVER_DOWN, STORE_DOWN
 from tasks.stream.sample import Answer, GivenAnswer, Request, SampleRejected, Shape
 from tasks.stream.tally import Tally
 
 MOST_LOST_IN_A_ROW = 20
 """So many prompts lost one after the other are a fault of the server, not of the prompts."""
+
+_NEVER_STARTED = frozenset({SERVER_DOWN, REQUEST_REFUSED, OVERLOADED})
+"""After these the engine has no such request, so nothing of it can come into the store."""
 
 
 class Collector:
@@ -33,7 +36,7 @@ class Collector:
         shape: What each sample must look like.
         budget: Bytes that may wait in the store.
         tally: Counters.
-        server: Down times of the target.
+        servers: Base URL of each server that is asked -> its down times.
         store: Down times of the store's master.
         back_off: Pauses between two attempts at a prompt.
         max_attempts: Requests for one prompt before it is lost.
@@ -52,7 +55,7 @@ class Collector:
         shape: Shape,
         budget: ByteBudget,
         tally: Tally,
-        server: Outage,
+        servers: Mapping[str, Outage],
         store: Outage,
         back_off: BackOff,
         max_attempts: int,
@@ -67,7 +70,7 @@ class Collector:
         self._shape = shape
         self._budget = budget
         self._tally = tally
-        self._server = server
+        self._servers = servers
         self._store = store
         self._back_off = back_off
         self._max_attempts = max_attempts
@@ -128,7 +131,7 @@ class Collector:
     async def _was_outage(self, error: SampleRejected) -> bool:
         """Whether the server or the store was down; returns once it is up again."""
         if isinstance(error, ServerUnreachable):
-            return await self._server.over()
+            return await self._servers[error.url].over()
         return error.reason == STORE_DOWN and await self._store.over()
 
     async def _attempt(self, attempt: _Attempt) -> IndexEntry | None:
@@ -139,6 +142,7 @@ class Collector:
         """
         deadline = asyncio.get_running_loop().time() + self._sample_timeout_s
         answer: Answer | None = None
+        has_reached = True
         try:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -146,6 +150,7 @@ class Collector:
             except TimeoutError:
                 raise SampleRejected(ANSWER_TIMEOUT, f"no answer in {self._sample_timeout_s:.0f} s") from None
             if answer is None or len(answer.answer_ids) < 2:
+                has_reached = answer is not None
                 if answer is not None:
                     await self._reader.wait(answer, deadline)
                 self._put_aside(attempt.request)
@@ -154,9 +159,13 @@ class Collector:
             self._tally.store_full_waits += waits
             self._tally.count_source(attempt.request.source)
             return entry
+        except SampleRejected as error:
+            has_reached = error.reason not in _NEVER_STARTED
+            raise
         finally:
-            name = self._asker.request_id(attempt.request, attempt.number)
-            await self._reader.forget(name, answer.handle if answer else None)
+            if has_reached:
+                name = self._asker.request_id(attempt.request, attempt.number)
+                await self._reader.forget(name, answer.handle if answer else None)
 
     async def _answer(self, attempt: _Attempt) -> Answer | None:
         """The answer with its manifest; None if a given one is too short to be worth its states."""

@@ -121,14 +121,18 @@ class Session:
 
     async def _collect(self, finished: Container[int]) -> None:
         settings = self._settings
-        server = self._outage("target", lambda: asker.is_up(), settings.url, ServiceError)
         store = self._outage("store's master", self._store_is_up, settings.store_master, StoreError)
-        self._tally.server_outages = lambda: (server.count, server.seconds)
         self._tally.store_outages = lambda: (store.count, store.seconds)
+        servers: dict[str, Outage] = {}
+        self._tally.server_outages = lambda: (
+            sum(server.count for server in servers.values()),
+            sum(server.seconds for server in servers.values()),
+        )
         async with contextlib.AsyncExitStack() as stack:
             asker = await stack.enter_async_context(
                 self._asker(settings.url, settings.served_name, self._key, "serve")
             )
+            servers[asker.url] = self._outage("target", asker.is_up, asker.url, ServiceError)
             answerer = None
             if settings.answers.answer_url:
                 named = settings.answers.answer_model or settings.served_name
@@ -136,6 +140,8 @@ class Session:
                 answerer = await stack.enter_async_context(
                     self._asker(settings.answers.answer_url, named, key, "stream.answer_url")
                 )
+                up = self._outage("answering server", answerer.is_up, answerer.url, ServiceError)
+                servers.setdefault(answerer.url, up)
             await stack.enter_async_context(self._sweeping())
             collector = Collector(
                 asker=asker,
@@ -144,7 +150,7 @@ class Session:
                 shape=self._shape,
                 budget=self._budget,
                 tally=self._tally,
-                server=server,
+                servers=servers,
                 store=store,
                 back_off=BackOff(settings.back_off_s),
                 max_attempts=settings.max_attempts,
