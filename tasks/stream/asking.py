@@ -25,6 +25,7 @@ _PROBE_S = 5.0
 # vLLM closes a connection that was idle for 5 s; we drop it before, or a request would meet its end.
 _KEEP_IDLE_S = 4.0
 _OVERLOADED = frozenset({408, 409, 425, 429, 503})
+_NOT_READY = frozenset({502, 503, 504})
 _REFUSED_TO_ALL = frozenset({401, 403, 404, 405})
 
 
@@ -96,7 +97,7 @@ class Asker:
             response = await self._client.get(f"{self.url}/health", timeout=_PROBE_S)
         except httpx.TransportError:
             return False
-        return response.status_code < 500
+        return response.status_code not in _NOT_READY
 
     async def ask(self, request: Request, attempt: int) -> Answer:
         """An answer whose hidden states are captured; one that is given already is only read.

@@ -47,6 +47,12 @@ def key_pattern(run_id: str) -> str:
     return f"{_BEGIN}({names})-{_OF_ONE_RUN}{_END}"
 
 
+def ready_pattern(run_id: str) -> str:
+    """Regular expression of what the readiness of a target leaves: one object that nobody reads."""
+    names = "|".join(sorted({request_prefix(run_id), _safe(run_id)}))
+    return f"{_BEGIN}({names})-ready{_END}"
+
+
 def request_pattern(request_ids: Iterable[str]) -> str:
     """Regular expression of every key of these requests."""
     return f"{_BEGIN}({'|'.join(request_ids)}){_END}"

@@ -7,9 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tasks.errors import StoreError
 from tasks.stream.log import IndexEntry
@@ -28,6 +26,9 @@ from tasks.stream.reasons import (
 from tasks.stream.sample import Answer, Request, SampleRejected, Shape, object_bytes, verify
 from tasks.stream.store import ERROR_SUFFIX, LeaseExpired, ObjectMissing, StoreClient, WrongSize
 from tasks.stream.sweeping import Sweeper
+
+if TYPE_CHECKING:
+    import torch
 
 _POLL_S = 0.002
 _LONGEST_POLL_S = 0.05
@@ -55,7 +56,7 @@ class Log(Protocol):
         """Write one sample, whole or not at all."""
 
 
-class Claim:
+class LastWord:
     """Who has the last word on a sample: the thread that would log it, or the attempt that gave it up."""
 
     def __init__(self) -> None:
@@ -117,10 +118,10 @@ class SampleReader:
             SampleRejected: It did not come in time, or is not what it should be.
         """
         deadline = await self.wait(answer, deadline)
-        claim = Claim()
-        reading = _in(self._readers, lambda: self._read(request, answer, claim))
+        word = LastWord()
+        reading = _in(self._readers, lambda: self._read(request, answer, word))
         done, _ = await asyncio.wait([reading], timeout=max(0.0, deadline - _now()))
-        if not done and claim.take("attempt"):
+        if not done and word.take("attempt"):
             reading.add_done_callback(_retrieve)
             raise SampleRejected(READ_TIMEOUT, "the read did not end before the deadline")
         return await reading
@@ -167,13 +168,13 @@ class SampleReader:
             return False, SampleRejected(WRITER_ERROR, "the writer's error marker cannot be read")
         return False, SampleRejected(reason_of_marker(marker), str(marker.get("error", "unknown")))
 
-    def _read(self, request: Request, answer: Answer, claim: Claim) -> tuple[IndexEntry, int]:
+    def _read(self, request: Request, answer: Answer, word: LastWord) -> tuple[IndexEntry, int]:
         try:
             stored = self._store.get(answer.handle, object_bytes(answer))
         except StoreError as error:
             raise SampleRejected(_reason(error), str(error)) from None
         states, ids, waits = verify(stored, answer, request, self._shape)
-        if not claim.take("reader"):
+        if not word.take("reader"):
             raise SampleRejected(READ_TIMEOUT, "the read ended after the deadline")
         entry = self._log.append(
             i=request.n,

@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 
+import httpx
+
 from tasks.errors import ServiceError, StoreError
 from tasks.serve.vllm_http import Server
 from tasks.serve.watchdog import counter_sum
-from tasks.stream.keys import key_pattern, request_pattern
+from tasks.stream.keys import key_pattern, ready_pattern, request_pattern
 from tasks.stream.store import ERROR_SUFFIX, StoreClient
 
 _POLL_S = 0.25
@@ -26,8 +28,8 @@ def engine_is_idle(server: Server) -> bool:
     """Whether no request runs and no writer holds a sample; a server that is gone writes nothing either."""
     try:
         text = server.metrics()
-    except ServiceError:
-        return True
+    except ServiceError as error:
+        return not isinstance(error.__cause__, httpx.TimeoutException)  # too busy to answer is not gone
     return not any(counter_sum(text, name) for name in _HELD)
 
 
@@ -48,6 +50,7 @@ class Sweeper:
     def __init__(self, store: StoreClient, run_id: str, is_idle: Callable[[], bool], quiet_s: float):
         self._store = store
         self._pattern = key_pattern(run_id)
+        self._ready = ready_pattern(run_id)
         self._is_idle = is_idle
         self._quiet_s = quiet_s
         self._lock = threading.Lock()
@@ -56,6 +59,7 @@ class Sweeper:
 
     def clear(self) -> None:
         """Remove what an earlier session of this run left; nothing of this one is there yet."""
+        self._store.remove_matching(self._ready)
         self._count(self._store.remove_matching(self._pattern))
 
     def forget(self, request_id: str, handle: str | None) -> None:

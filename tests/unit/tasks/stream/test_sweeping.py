@@ -103,6 +103,13 @@ def test_objects_that_keep_appearing_are_an_error_with_their_number() -> None:
         sweeper(store, True).finish(limit_s=0.0)
 
 
+def test_leftovers_of_an_earlier_session_are_counted_and_the_readiness_object_is_not() -> None:
+    store = MemoryStore("cmpl-run-ready-0-abc", key(1), "cmpl-run-1-ready-0-abc")
+    one = sweeper(store, True)
+    one.clear()
+    assert store.keys == {"cmpl-run-1-ready-0-abc"} and one.swept == 1
+
+
 def test_a_store_that_is_down_keeps_the_request_in_mind() -> None:
     store = MemoryStore(key(1))
     store.is_down = True
