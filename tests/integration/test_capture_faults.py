@@ -91,7 +91,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     model = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="one"))
     model.pre_tokenizer = Whitespace()
     fast = PreTrainedTokenizerFast(tokenizer_object=model)
-    fast.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
+    fast.chat_template = (
+        "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+        "{% if add_generation_prompt %}assistant{% endif %}"
+    )
     fast.save_pretrained(folder)
     return str(folder)
 
