@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -133,7 +134,7 @@ def _config(
         "concurrency": 3,
         "in_flight_bytes": 1 << 20,
         "max_attempts": 3,
-        "read_timeout_s": 1.0,
+        "read_timeout_s": 60.0,
         "answer_timeout_s": 20.0,
         "back_off_s": 0.02,
         "sweep_quiet_s": 0.2,
@@ -168,13 +169,17 @@ def _left(master: str, config: dict[str, Any]) -> int:
 def test_bad_sample_is_counted_asked_again_and_kept_out(
     fault: str, reason: str | None, master: str, port: int, tokenizer: str, tmp_path: Path
 ) -> None:
-    config = _config(tmp_path, tokenizer, port, master, fault)
+    waits_s = 3.0 if fault == "never-written" else 60.0
+    config = _config(tmp_path, tokenizer, port, master, fault, read_timeout_s=waits_s, max_attempts=9)
     run(config)
     counters = _counters(tmp_path)
     entries = HiddenStateLog(tmp_path / "log").entries()
     assert sorted(entry.i for entry in entries) == list(range(PROMPTS))
-    assert counters.rejected == ({reason: 1} if reason else {})
-    assert counters.regenerated == (1 if reason else 0) and counters.lost == 0
+    if fault == "never-written":  # on a busy machine others may come too late as well
+        assert set(counters.rejected) == {reason} and counters.lost == 0
+    else:
+        assert counters.rejected == ({reason: 1} if reason else {}) and counters.lost == 0
+    assert counters.regenerated == sum(counters.rejected.values())
     assert counters.requests == PROMPTS + counters.regenerated
     assert _left(master, config) == 0
     for entry in entries:
@@ -345,6 +350,46 @@ def test_terminated_client_clears_the_store_and_continues(
     assert child.wait(30) == 128 + signal.SIGTERM
     assert _left(master, config) == 0
     before = HiddenStateLog(tmp_path / "log").entries()
-    run({**config, "read_timeout_s": 0.5})
+    run({**config, "read_timeout_s": 3.0, "max_attempts": 9})
     assert HiddenStateLog(tmp_path / "log").entries()[: len(before)] == before
     assert len(HiddenStateLog(tmp_path / "log").entries()) == PROMPTS
+
+
+def test_store_master_that_comes_back_costs_no_attempt(tokenizer: str, tmp_path: Path) -> None:
+    program = shutil.which("mooncake_master", path=str(Path(sys.executable).parent))
+    assert program
+    rpc, server = _free_port(), _free_port()
+    argv = [program, "-rpc_address=127.0.0.1", f"-rpc_port={rpc}", "-metrics_host=127.0.0.1"]
+    argv.append(f"-metrics_port={_free_port()}")
+    address = f"127.0.0.1:{rpc}"
+    config = _config(
+        tmp_path / "run",
+        tokenizer,
+        server,
+        address,
+        "never-written",
+        read_timeout_s=3.0,
+        concurrency=1,
+        max_attempts=20,
+    )
+    path = CaptureFiles(tmp_path / "run").settings
+    path.write_text(json.dumps(config))
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(_program(argv, rpc, tmp_path / "master"))
+        fake = [sys.executable, str(FAKE), "--port", str(server), "--master", address]
+        stack.enter_context(_program(fake, server, tmp_path / "server"))
+        client = stack.enter_context(
+            subprocess.Popen([sys.executable, "-m", "tasks.stream.capture", str(path)], cwd=ROOT)
+        )
+        stack.callback(client.kill)
+        progress = tmp_path / "run" / "progress.jsonl"
+        _until(lambda: progress.exists() and bool(progress.read_text()), client)
+        time.sleep(1.0)  # the first prompt waits for its states
+        first.kill()
+        first.wait()
+        _until(lambda: "master is down" in progress.read_text(), client)
+        stack.enter_context(_program(argv, rpc, tmp_path / "master-2"))
+        assert client.wait(120) == 0
+    counters = _counters(tmp_path / "run")
+    assert len(HiddenStateLog(tmp_path / "run" / "log").entries()) == PROMPTS
+    assert counters.store_outages >= 1 and counters.lost == 0
