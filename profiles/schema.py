@@ -15,7 +15,7 @@ from profiles.hardware import Hardware
 from profiles.part import Count, Dtype, Fraction, Part, Port, Positive, Seconds
 from profiles.prompting import Prompts
 from profiles.store import Store
-from profiles.streaming import Stream
+from profiles.streaming import Stream, in_flight_bytes, most_in_flight_bytes
 
 DOMAINS = (
     "HumanEval",
@@ -279,7 +279,7 @@ class Profile(Part):
     @model_validator(mode="after")
     def _fields_agree(self) -> Profile:
         """Refuse combinations that cannot work, naming the fields to change."""
-        if self.stream.in_flight_bytes > 0.9 * self.store.segment_bytes:
+        if in_flight_bytes(self.stream, self.store) > most_in_flight_bytes(self.store):
             raise ValueError(
                 f"stream.in_flight_bytes ({self.stream.in_flight_bytes:,}) does not fit into 90 % of "
                 f"store.segment_bytes ({self.store.segment_bytes:,}); raise the segment or lower the budget"

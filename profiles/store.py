@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from profiles.part import Part, Port, Positive
 
@@ -16,6 +16,11 @@ class Store(Part):
     """Transport of the hidden states."""
     device: str = ""
     """RDMA device names, comma separated; empty lets Mooncake choose."""
+    gid_index: Annotated[int, Field(ge=0, le=255)] | None = None
+    """Row of the RDMA ports' GID table (`MC_GID_INDEX`); empty lets Mooncake choose."""
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,32}$")] = ""
+    """Network interface of the fabric: the capture client gives its address there as its own and listens on
+    it (`MC_TCP_BIND_ADDRESS`); empty takes `host`."""
     host: str = "127.0.0.1"
     """Address that the master binds and that clients give as their own."""
     rpc_port: Port = 0
@@ -23,6 +28,14 @@ class Store(Part):
     segment_bytes: Annotated[int, Field(ge=16 * 2**20)] = 2**30
     """Memory that the serving side lends to the store, bytes."""
     local_buffer_bytes: Annotated[int, Field(ge=16 * 2**20)] = 256 * 2**20
-    """Transfer buffer of each client, bytes."""
+    """Transfer buffer of each client, bytes; the capture client reads as many samples at once as it holds."""
     writer_threads: Positive = 2
     """Threads that write samples inside the serving process."""
+
+    @model_validator(mode="after")
+    def _transport_agrees(self) -> Store:
+        if self.protocol == "tcp" and self.gid_index is not None:
+            raise ValueError(
+                "store.gid_index belongs to store.protocol rdma; with tcp it would change nothing"
+            )
+        return self

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from profiles.part import Count, Fraction, Part, Positive, Rate, Seconds
+from profiles.store import Store
+
+Answers = Literal["generate", "recorded", "served"]
+
+USABLE_SEGMENT = 0.9
+"""Share of the store's segment that samples may take: its allocator cannot use all of it at every moment."""
 
 
 class Stream(Part):
     """How answers and hidden states are captured."""
 
-    mode: Literal["generate"] = "generate"
-    """`generate`: the target answers, and the hidden states of prompt and answer come with it."""
+    answers: Answers = "generate"
+    """Whose answers the draft learns: `generate`: the target answers, and the hidden states of prompt and
+    answer come with it. `recorded`: the answer in the prompt file is kept if this very target gave it, and
+    the target only reads it. `served`: the server at `answer_url` answers, then the target only reads."""
+    recorded_else: Literal["regenerate", "drop"] = "regenerate"
+    """What happens with a prompt whose recorded answer is missing or another target's (`recorded` only)."""
+    answer_url: str | None = None
+    """Base URL of the server that answers, without hidden states (`served` only)."""
+    answer_model: str | None = None
+    """Model name in its requests; empty takes `serve.served_name`."""
+    answer_api_key_env: str | None = None
+    """Name of the environment variable that holds its key (`served` only)."""
     concurrency: Positive = 16
     """Requests in flight."""
     max_new_tokens: Positive = 96
@@ -24,13 +40,53 @@ class Stream(Part):
     """Nucleus sampling bound of training answers."""
     seed: Count = 0
     """Seed of sampled answers."""
-    in_flight_bytes: Annotated[int, Field(ge=2**20)] = 512 * 2**20
-    """Bytes of hidden states that may wait in the store; must fit into 90 % of `store.segment_bytes`."""
+    in_flight_bytes: Annotated[int, Field(ge=2**20)] | None = None
+    """Bytes of hidden states that may wait in the store; empty takes 90 % of `store.segment_bytes`, which is
+    also the most that it may be."""
     max_attempts: Positive = 3
     """Requests for one prompt before its sample counts as lost."""
     max_lost: Fraction = 0.0
     """Share of samples that may be lost before the stage fails."""
     read_timeout_s: Seconds = 60.0
     """Longest wait for one sample after its answer arrived, seconds."""
+    sample_timeout_s: Seconds | None = None
+    """Longest life of one request, seconds: its answer, the arrival of its states, and their read; empty
+    takes `serve.progress_timeout_s` and `read_timeout_s` together."""
+    server_wait_s: Seconds = 120.0
+    """Longest wait for a target or store master that went away, seconds; requests lost to it do not count as
+    attempts."""
     retention: Literal["all"] = "all"
     """`all` keeps every capture in the hidden-state log."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_is_answers(cls, values: Any) -> Any:
+        """`answers` was called `mode`; profiles that say so stay valid."""
+        if isinstance(values, dict) and "mode" in values:
+            if "answers" in values:
+                raise ValueError("`mode` is the old name of `answers`: give only one of them")
+            values = {("answers" if name == "mode" else name): value for name, value in values.items()}
+        return values
+
+    @model_validator(mode="after")
+    def _answers_agree(self) -> Stream:
+        if self.answers == "served" and not self.answer_url:
+            raise ValueError(
+                "stream.answers is served, so stream.answer_url must name the server that answers"
+            )
+        if self.answers != "served" and (self.answer_url or self.answer_model or self.answer_api_key_env):
+            raise ValueError(
+                f"stream.answer_url, answer_model and answer_api_key_env belong to stream.answers served, "
+                f"not {self.answers}"
+            )
+        return self
+
+
+def in_flight_bytes(stream: Stream, store: Store) -> int:
+    """Bytes of samples that may wait in the store: what the profile says, else 90 % of the segment."""
+    return stream.in_flight_bytes or most_in_flight_bytes(store)
+
+
+def most_in_flight_bytes(store: Store) -> int:
+    """What the segment holds at any moment."""
+    return int(USABLE_SEGMENT * store.segment_bytes)

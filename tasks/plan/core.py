@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from profiles.schema import DOMAINS, Profile
+from profiles.streaming import in_flight_bytes
 from tasks.errors import RetrainError
 from tasks.plan.models import Plan, PlannedDisk, PlannedStage
 from tasks.plan.numbers import shape_of_draft
@@ -60,7 +61,7 @@ def build_plan(profile: Profile) -> Plan:
         sample_bytes=sizes.typical_bytes,
         largest_sample_bytes=sizes.largest_bytes,
         log_bytes=work.samples * sizes.typical_bytes,
-        in_flight_samples=profile.stream.in_flight_bytes // sizes.typical_bytes,
+        in_flight_samples=in_flight_bytes(profile.stream, profile.store) // sizes.typical_bytes,
         draft_parameters=counts.total,
         trained_parameters=counts.trained,
         steps=steps,
@@ -176,10 +177,11 @@ def size_notes(profile: Profile, work: Work, sizes: SampleSizes) -> list[str]:
     ]
     if profile.expected_minutes is not None:
         notes.append("the minutes in all are the profile's; by stage they are split as in a run on a laptop")
-    if sizes.largest_bytes > profile.stream.in_flight_bytes:
+    in_flight = in_flight_bytes(profile.stream, profile.store)
+    if sizes.largest_bytes > in_flight:
         notes.append(
             f"the largest sample ({sizes.largest_bytes / 1e6:,.0f} MB) exceeds stream.in_flight_bytes "
-            f"({profile.stream.in_flight_bytes / 1e6:,.0f} MB): raise it, or lower target.max_model_len"
+            f"({in_flight / 1e6:,.0f} MB): raise it, or lower target.max_model_len"
         )
     needed = work.samples * sizes.typical_bytes / 2**30
     if needed > profile.hardware.min_disk_gib:

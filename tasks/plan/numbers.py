@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from profiles.schema import Profile
+from profiles.streaming import in_flight_bytes
 from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
 from tasks.plan.sizes import SampleSizes, sample_sizes
 from tasks.train.size import DraftShape, draft_parameters
@@ -73,7 +74,7 @@ def plan_numbers(profile: Profile, target: ShapeSource, samples: int | None = No
         transfers=max(profile.store.writer_threads, transfer.readers),
         local_buffer_bytes=profile.store.local_buffer_bytes,
         segment_bytes=profile.store.segment_bytes,
-        in_flight_bytes=profile.stream.in_flight_bytes,
+        in_flight_bytes=in_flight_bytes(profile.stream, profile.store),
         flow_bytes=None if rate is None else rate * transfer.latency_s,
         required_gb_per_s=None if rate is None else rate * transfer.margin / 1e9,
         draft_parameters=counts.total,

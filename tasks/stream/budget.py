@@ -10,6 +10,11 @@ from contextlib import asynccontextmanager
 from tasks.errors import UsageError
 
 
+def readers_for(local_buffer_bytes: int, sample_bytes: int, most: int) -> int:
+    """Samples that a client may read at once: their buffers together stay within its transfer buffer."""
+    return max(1, min(most, local_buffer_bytes // max(sample_bytes, 1)))
+
+
 class ByteBudget:
     """Lets requests start while their samples fit, first come first served.
 

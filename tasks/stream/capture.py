@@ -6,213 +6,145 @@ hidden states from the store, verifies them and appends them to the log.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import re
-import secrets
-import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.processes.child import ProgressFile, child_main
-from tasks.prompts.render import Rendered, load_tokenizer, refuse_too_many, render
-from tasks.stream.asking import Asker
-from tasks.stream.budget import ByteBudget
-from tasks.stream.collector import Collector
-from tasks.stream.log import LogWriter
-from tasks.stream.sample import Request, Shape
-from tasks.stream.settings import API_KEY_ENV, CaptureFiles, CaptureSettings, PromptRow
-from tasks.stream.store import StoreClient
+from tasks.processes.child import child_main
+from tasks.prompts.render import load_tokenizer
+from tasks.stage import write_atomic
+from tasks.stream.claims import Claim, dead_runs
+from tasks.stream.keys import key_pattern, request_prefix
+from tasks.stream.log import LogWriter, index_digest
+from tasks.stream.models import CaptureSummary
+from tasks.stream.progress import CaptureProgress
+from tasks.stream.requests import Prepared, prepare, read_requests
+from tasks.stream.session import Session
+from tasks.stream.settings import CaptureFiles, CaptureSettings
 from tasks.stream.tally import Tally
-from tasks.stream.token_counts import write_token_counts
+from tasks.stream.token_counts import ALL, read_token_counts, write_token_counts
+from tasks.stream.transport import Transport
 
-_PROGRESS_S = 1.0
-_CLEAN_FOR_S = 5.0
-_CLEAN_POLL_S = 0.25
-_SEED_STEP = 1_000_003
+__all__ = ["key_pattern", "request_prefix", "run"]
 
-
-def request_prefix(run_id: str) -> str:
-    """Begin of the request ids of a run, in the letters that a store key may have."""
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", run_id)
-
-
-def key_pattern(run_id: str) -> str:
-    """Regular expression of every key of a run in the store, the readiness request included."""
-    return f"^(chat)?cmpl-{request_prefix(run_id)}-(ready|[0-9]+-[0-9a-f]+)-.*"
+_LOST_SHOWN = 3
+_SHOWN_CHARS = 500
 
 
 def run(config: dict[str, Any]) -> None:
     """Capture what is missing; `config` is a `CaptureSettings`."""
     settings = CaptureSettings.model_validate(config)
     files = CaptureFiles(Path(settings.folder))
+    folder = Path(settings.claims or files.folder.parent / ".captures")
+    claim = Claim(folder, settings.run_id, settings.store_master)
+    is_empty = False
+    try:
+        is_empty = _capture_missing(settings, files, claim)
+    finally:
+        claim.release(is_empty=is_empty)
+
+
+def _capture_missing(settings: CaptureSettings, files: CaptureFiles, claim: Claim) -> bool:
+    """Returns whether nothing of this run is, or can come, into the store."""
     log = LogWriter(files.log)
     for line in log.repaired:
         print(f"repaired: {line}", flush=True)
-    requests = _requests(settings, files)
-    finished = log.entries.keys() | _numbers(files.set_aside)
-    missing = [request for request in requests if request.n not in finished]
+    tokenizer = load_tokenizer(Path(settings.tokenizer), trust_remote_code=settings.trust_remote_code)
+    prepared = prepare(settings, files, tokenizer)
+    set_aside = _numbers(files.set_aside)
+    finished = log.entries.keys() | set_aside
+    missing = sum(1 for _ in read_requests(files.requests, finished))
     tally = Tally(files.counters)
-    show = _Progress(settings, log, tally, total=len(requests), finished=len(requests) - len(missing))
-    show.write(note=f"{len(missing)} of {len(requests)} prompts to ask")
-    lost = _capture(settings, files, log, tally, show, missing) if missing else []
+    tally.dropped, tally.recorded = dict(prepared.dropped), dict(prepared.recorded)
+    tally.set_aside = len(set_aside)
+    files.lost.write_text("", encoding="utf-8")
+    show = CaptureProgress(settings.progress_file, log.entries.values(), tally, prepared.requests, missing)
+    show.write(note=f"{missing} of {prepared.requests} prompts to ask")
+    consumed = True
+    if missing or claim.inherited == settings.store_master:
+        session = _session(settings, files, log, tally, show, prepared)
+        consumed = _run_session(session, tally, dead_runs(claim.path.parent, settings.store_master), finished)
     log.close()
     tally.save()
-    _write_rows(files.lost, lost)
     write_token_counts(files.log, files.token_counts)
+    write_atomic(files.summary, _summary(files, log, tally, prepared, consumed).model_dump_json())
     show.write()
+    return consumed
 
 
-def _requests(settings: CaptureSettings, files: CaptureFiles) -> list[Request]:
-    """All prompts in tokens; writes down which had to be dropped."""
-    rows = [PromptRow.model_validate_json(line) for line in files.prompts.read_text("utf-8").splitlines()]
-    tokenizer = load_tokenizer(Path(settings.tokenizer), trust_remote_code=settings.trust_remote_code)
-    rendered, dropped = render(
-        [row.prompt() for row in rows],
-        tokenizer,
-        thinking=settings.thinking,
-        max_new_tokens={split: one.max_new_tokens for split, one in settings.sampling.items()},
-        max_model_len=settings.max_model_len,
-    )
-    _write_rows(files.dropped, [{"prompt_id": row.prompt_id, "reason": row.reason} for row in dropped])
-    refuse_too_many(dropped, len(rows), settings.max_bad_rows)
-    numbers = {row.id: number for number, row in enumerate(rows)}
-    return [_request(settings, one, numbers[one.prompt.id]) for one in rendered]
-
-
-def _request(settings: CaptureSettings, one: Rendered, number: int) -> Request:
-    sampling = settings.sampling[one.prompt.split]
-    return Request(
-        n=number,
-        prompt_id=one.prompt.id,
-        domain=one.prompt.domain,
-        split=one.prompt.split,
-        prompt_ids=one.prompt_ids,
-        max_new_tokens=one.max_new_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=(sampling.seed * _SEED_STEP + number) % 2**31,
-    )
-
-
-class _Progress:
-    """Writes progress when something was captured, so that a stall is seen as silence."""
-
-    def __init__(self, settings: CaptureSettings, log: LogWriter, tally: Tally, *, total: int, finished: int):
-        self._file = ProgressFile(settings.progress_file)
-        self._log = log
-        self._tally = tally
-        self._total = total
-        self._done = finished
-        self._last = (time.monotonic(), self._tokens())
-        self._rate = 0.0
-
-    def _tokens(self) -> int:
-        return self._tally.target_prompt_tokens + self._tally.target_generated_tokens
-
-    def sample(self) -> None:
-        """One more prompt is finished."""
-        self._done += 1
-        now, tokens = time.monotonic(), self._tokens()
-        if now - self._last[0] >= _PROGRESS_S:
-            self._rate = (tokens - self._last[1]) / (now - self._last[0])
-            self._last = (now, tokens)
-            self._tally.save()
-            self.write()
-
-    def write(self, note: str = "") -> None:
-        entries = list(self._log.entries.values())
-        metrics = {
-            "tokens": float(sum(entry.tokens for entry in entries)),
-            "tokens_per_s": round(self._rate, 2),
-            "bytes": float(sum(entry.bytes for entry in entries)),
-            "rejected": float(sum(self._tally.rejected.values())),
-            "lost": float(self._tally.lost),
-        }
-        self._file.write(self._done, self._total, "samples", metrics, note)
-
-
-def _capture(
+def _session(
     settings: CaptureSettings,
     files: CaptureFiles,
     log: LogWriter,
     tally: Tally,
-    show: _Progress,
-    missing: Sequence[Request],
-) -> list[dict[str, Any]]:
-    """Ask for `missing`; return the lost ones. Leaves nothing of this run in the store."""
-    store = StoreClient(
-        settings.store_master,
-        host=settings.store_host,
-        protocol=settings.store_protocol,
-        device=settings.store_device,
-        local_buffer_bytes=settings.store_local_buffer_bytes,
+    show: CaptureProgress,
+    prepared: Prepared,
+) -> Session:
+    """Connect to the store as the profile says."""
+    transport = Transport(
+        settings.store_protocol,
+        settings.store_device,
+        settings.store_gid_index,
+        settings.store_interface,
+        settings.store_host,
     )
-    pattern = key_pattern(settings.run_id)
+    transport.require()
+    os.environ.update(transport.environment())  # before Mooncake is imported
+    return Session(settings, files, log, tally, show, prepared.largest_bytes, transport.address())
+
+
+def _run_session(session: Session, tally: Tally, dead: Iterator[str], finished: set[int]) -> bool:
+    """Sweep dead runs, capture, empty the store; returns whether it is and stays empty."""
     try:
-        store.remove_matching(pattern)
-        return asyncio.run(_collect(settings, files, log, tally, show, missing, store))
+        tally.swept_of_dead_runs = sum(session.sweep_dead(run_id) for run_id in dead)
+        session.capture(finished)
+    except BaseException:
+        session.close(hurried=True)
+        raise
+    else:
+        return session.close(hurried=False)
     finally:
         tally.save()
-        _clean(store, pattern)
-        store.close()
 
 
-async def _collect(
-    settings: CaptureSettings,
-    files: CaptureFiles,
-    log: LogWriter,
-    tally: Tally,
-    show: _Progress,
-    missing: Sequence[Request],
-    store: StoreClient,
-) -> list[dict[str, Any]]:
-    asker = Asker(
-        settings.url,
-        settings.served_name,
-        os.environ.get(API_KEY_ENV),
-        prefix=request_prefix(settings.run_id),
-        session=secrets.token_hex(4),
-        concurrency=settings.concurrency,
-        timeout_s=settings.answer_timeout_s,
+def _summary(
+    files: CaptureFiles, log: LogWriter, tally: Tally, prepared: Prepared, consumed: bool
+) -> CaptureSummary:
+    """What the flow needs to know of the log: it never reads the log itself."""
+    entries = log.entries.values()
+    with open(files.lost, encoding="utf-8") as lines:
+        lost = [json.loads(line) for line, _ in zip(lines, range(_LOST_SHOWN), strict=False)]
+    return CaptureSummary(
+        digest=index_digest(entries),
+        samples=len(entries),
+        tokens=sum(entry.tokens for entry in entries),
+        trainable_tokens=sum(entry.trainable_tokens for entry in entries if entry.split == "train"),
+        distinct_tokens=len(read_token_counts(files.token_counts)[ALL]),
+        bytes=sum(entry.bytes for entry in entries),
+        splits=dict(Counter(entry.split for entry in entries)),
+        prompts=prepared.prompts,
+        lost_shown=tuple(f"{row['prompt_id']}: {row['reasons'][-1]}"[:_SHOWN_CHARS] for row in lost),
+        consumed=consumed,
+        counters=tally.counters(),
     )
-    async with asker:
-        collector = Collector(
-            asker=asker,
-            store=store,
-            log=log,
-            shape=Shape(settings.layers, settings.hidden_size, settings.dtype),
-            budget=ByteBudget(settings.in_flight_bytes),
-            tally=tally,
-            set_aside=files.set_aside,
-            max_attempts=settings.max_attempts,
-            read_timeout_s=settings.read_timeout_s,
-            on_sample=show.sample,
-        )
-        await collector.run(missing, settings.concurrency)
-        return collector.lost
-
-
-def _clean(store: StoreClient, pattern: str) -> None:
-    """Remove the run's objects; requests that were just given up may still write theirs."""
-    deadline = time.monotonic() + _CLEAN_FOR_S
-    while store.remove_matching(pattern) and time.monotonic() < deadline:
-        time.sleep(_CLEAN_POLL_S)
 
 
 def _numbers(path: Path) -> set[int]:
-    """Numbers of prompts in a JSONL file; a half-written last line does not count."""
-    numbers = set()
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
-            numbers.add(int(json.loads(line)["n"]))
+    """Numbers of prompts in a JSONL file; a half-written last line is cut off, or the next would join it."""
+    numbers: set[int] = set()
+    if not path.exists():
+        return numbers
+    whole = 0
+    with open(path, "r+b") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                numbers.add(int(json.loads(line)["n"]))
+                whole += len(line)
+        lines.truncate(whole)
     return numbers
-
-
-def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from profiles.schema import Profile
-from tasks.errors import JobError
+from profiles.streaming import in_flight_bytes
+from tasks.errors import JobError, UsageError
 from tasks.processes.job import run_job
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.prompts.load import PromptSet, load_prompts
@@ -18,19 +19,20 @@ from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.models import TargetEndpoint, TargetIdentity
 from tasks.stage import canonical, sha256_text, write_atomic
-from tasks.stream.log import index_digest, read_index
-from tasks.stream.models import CaptureCounters, CaptureManifest
+from tasks.stream.models import CaptureManifest, CaptureSummary
 from tasks.stream.settings import (
+    ANSWER_KEY_ENV,
     API_KEY_ENV,
+    AnswerSettings,
     CaptureFiles,
     CaptureSettings,
     PromptRow,
     SamplingSettings,
 )
-from tasks.stream.tally import read_counters
-from tasks.stream.token_counts import ALL, read_token_counts
 
 JOB_NAME = "capture"
+CLAIMS = ".captures"
+"""Folder in the run root: which captures live."""
 _LOG_FORMAT = 1
 
 
@@ -75,7 +77,7 @@ def capture(
             role="train",
             argv=(sys.executable, "-m", "tasks.stream.capture", str(files.settings)),
             env={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-            secret_env={API_KEY_ENV: endpoint.api_key} if endpoint.api_key else {},
+            secret_env=_keys(profile, endpoint),
         ),
         run,
         progress=progress,
@@ -83,8 +85,28 @@ def capture(
         stall_timeout_s=profile.serve.progress_timeout_s,
         watch=watch,
     )
-    _check_lost(profile, files, len(prompts.prompts))
-    return manifest_of(files, identity)
+    summary = read_summary(files)
+    _check(profile, files, summary)
+    return manifest_of(files, summary, identity)
+
+
+def _keys(profile: Profile, endpoint: TargetEndpoint) -> dict[str, str]:
+    """Keys of the servers that the client asks; they travel by environment only.
+
+    Raises:
+        UsageError: The variable that should hold a key is not set.
+    """
+    keys = {API_KEY_ENV: endpoint.api_key} if endpoint.api_key else {}
+    name = profile.stream.answer_api_key_env
+    if name is not None:
+        if not os.environ.get(name):
+            raise UsageError(
+                f"the environment variable {name} is not set",
+                where="stream.answer_api_key_env",
+                hint=f"export {name}=... before the run",
+            )
+        keys[ANSWER_KEY_ENV] = os.environ[name]
+    return keys
 
 
 def settings_for(
@@ -124,13 +146,32 @@ def settings_for(
         store_protocol=store.protocol,
         store_device=store.device,
         store_local_buffer_bytes=store.local_buffer_bytes,
+        store_gid_index=store.gid_index,
+        store_interface=store.interface,
         concurrency=stream.concurrency,
-        in_flight_bytes=stream.in_flight_bytes,
+        in_flight_bytes=in_flight_bytes(stream, store),
         max_attempts=stream.max_attempts,
         read_timeout_s=stream.read_timeout_s,
         answer_timeout_s=profile.serve.progress_timeout_s,
+        sample_timeout_s=stream.sample_timeout_s,
+        server_wait_s=stream.server_wait_s,
+        answers=_answer_settings(profile, endpoint, identity),
+        claims=str(run.path.parent / CLAIMS),
         folder=str(folder),
         progress_file=str(run.progress / f"{JOB_NAME}.jsonl"),
+    )
+
+
+def _answer_settings(profile: Profile, endpoint: TargetEndpoint, identity: TargetIdentity) -> AnswerSettings:
+    stream = profile.stream
+    return AnswerSettings(
+        answers=stream.answers,
+        recorded_else=stream.recorded_else,
+        target_names=tuple(dict.fromkeys((endpoint.served_name, profile.target.model))),
+        target_revision=identity.revision,
+        template_digest=identity.template_digest,
+        answer_url=stream.answer_url,
+        answer_model=stream.answer_model or endpoint.served_name,
     )
 
 
@@ -146,6 +187,7 @@ def origin_of(settings: CaptureSettings, prompts: PromptSet, identity: TargetIde
                 [list(identity.layer_ids), identity.dtype],
                 sampling,
                 [settings.thinking, settings.max_model_len],
+                [settings.answers.answers, settings.answers.recorded_else],
             ]
         )
     )
@@ -158,36 +200,59 @@ def _continue_or_clear(files: CaptureFiles, origin: str) -> None:
         shutil.rmtree(files.log, ignore_errors=True)
         for path in (files.counters, files.lost, files.dropped, files.set_aside, files.token_counts):
             path.unlink(missing_ok=True)
+    files.summary.unlink(missing_ok=True)
     write_atomic(files.origin, json.dumps(origin))
 
 
-def _check_lost(profile: Profile, files: CaptureFiles, total: int) -> None:
-    lost = [json.loads(line) for line in files.lost.read_text("utf-8").splitlines()]
-    if len(lost) > profile.stream.max_lost * total:
-        shown = "; ".join(f"{row['prompt_id']}: {row['reasons'][-1]}" for row in lost[:3])
+def read_summary(files: CaptureFiles) -> CaptureSummary:
+    """What the client handed over; all that the flow sees of the captures.
+
+    Raises:
+        JobError: It ended without saying what it captured.
+    """
+    try:
+        return CaptureSummary.model_validate_json(files.summary.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise JobError(
-            f"{len(lost)} of {total} samples were lost after {profile.stream.max_attempts} attempts: {shown}",
+            f"the capture client ended and left no readable summary ({type(error).__name__})",
+            where=str(files.summary),
+            hint="resume the run; if it happens again, see the client's log",
+        ) from None
+
+
+def _check(profile: Profile, files: CaptureFiles, summary: CaptureSummary) -> None:
+    """Refuse captures of which too much is lost.
+
+    Objects die with their producer, so nothing may be left unread when the target ends after this.
+
+    Raises:
+        JobError: More samples were lost than allowed.
+    """
+    lost = summary.counters.lost
+    if lost > profile.stream.max_lost * summary.prompts:
+        raise JobError(
+            f"{lost} of {summary.prompts} samples were lost, after up to {profile.stream.max_attempts} "
+            f"attempts each: {'; '.join(summary.lost_shown)}",
             where=str(files.lost),
-            hint="see the target's log; a resume asks for them again; stream.max_lost allows a share",
+            hint="see the target's log and docs/streaming.md; a resume asks for them again; stream.max_lost "
+            "allows a share",
         )
 
 
-def manifest_of(files: CaptureFiles, identity: TargetIdentity) -> CaptureManifest:
-    """Describe a finished log from its index."""
-    entries = read_index(files.log)
-    counters: CaptureCounters = read_counters(files.counters)
+def manifest_of(files: CaptureFiles, summary: CaptureSummary, identity: TargetIdentity) -> CaptureManifest:
+    """Describe a finished log."""
     return CaptureManifest(
         log=files.log.name,
-        digest=index_digest(entries),
+        digest=summary.digest,
         target=identity.model_digest,
         layer_ids=identity.layer_ids,
         hidden_size=identity.hidden_size,
         dtype=identity.dtype,
-        samples=len(entries),
-        tokens=sum(entry.tokens for entry in entries),
-        trainable_tokens=sum(entry.trainable_tokens for entry in entries if entry.split == "train"),
-        distinct_tokens=len(read_token_counts(files.token_counts)[ALL]),
-        bytes=sum(entry.bytes for entry in entries),
-        splits=dict(Counter(entry.split for entry in entries)),
-        counters=counters,
+        samples=summary.samples,
+        tokens=summary.tokens,
+        trainable_tokens=summary.trainable_tokens,
+        distinct_tokens=summary.distinct_tokens,
+        bytes=summary.bytes,
+        splits=summary.splits,
+        counters=summary.counters,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tasks.stream.checksum import SEAL_BYTES, SealBroken, check_seal
-from tasks.stream.models import Split
+from tasks.stream.models import Source, Split
+from tasks.stream.reasons import CHECKSUM, NOT_FINITE
 
 if TYPE_CHECKING:
     import torch
@@ -19,13 +21,25 @@ class SampleRejected(Exception):
     """A sample that may not enter the log; it is asked for again.
 
     Args:
-        reason: A short word, under which it is counted.
+        reason: A word of `reasons.REASONS`, under which it is counted.
         detail: What exactly was wrong.
+        final: Asking again cannot help.
+        wait_s: Seconds that the server asked to wait.
     """
 
-    def __init__(self, reason: str, detail: str = ""):
+    def __init__(self, reason: str, detail: str = "", *, final: bool = False, wait_s: float = 0.0):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+        self.final = final
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True)
+class GivenAnswer:
+    """An answer that is known before its hidden states: the target then only reads it."""
+
+    ids: tuple[int, ...]
+    finish_reason: str
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,16 @@ class Request:
     temperature: float
     top_p: float
     seed: int
+    source: Source = "generated"
+    """Where the answer comes from."""
+    given: GivenAnswer | None = None
+    """The answer, if it is known already."""
+
+    @property
+    def most_rows(self) -> int:
+        """Largest number of rows that its hidden states may have."""
+        new = self.max_new_tokens if self.given is None else len(self.given.ids)
+        return len(self.prompt_ids) + max(new - 1, 0)
 
 
 @dataclass(frozen=True)
@@ -77,34 +101,64 @@ class Shape:
         return tokens * self.row_bytes + 2 * 64 + SEAL_BYTES
 
 
-def answer_of(body: dict[str, Any], prompt_ids: tuple[int, ...]) -> Answer:
+def choice_of(body: Any, prompt_ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    """Token ids and finish reason of the one choice in a response of `/v1/completions`.
+
+    Args:
+        prompt_ids: What was asked; the server repeats it where it can.
+
+    Raises:
+        SampleRejected: It is not such a response, or belongs to another prompt.
+    """
+    choices = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise SampleRejected("bad_answer", "the response does not hold exactly one choice")
+    ids = choices[0].get("token_ids")
+    if ids is None:
+        raise SampleRejected("no_token_ids", "the server does not return token ids")
+    echoed = choices[0].get("prompt_token_ids")
+    if echoed is not None and tuple(echoed) != prompt_ids:
+        raise SampleRejected("prompt_changed", "the server answered another prompt")
+    finish_reason = str(choices[0].get("finish_reason"))
+    if finish_reason in ("abort", "error"):
+        raise SampleRejected("aborted", f"finish reason {finish_reason}")
+    return tuple(int(token) for token in ids), finish_reason
+
+
+def answer_of(body: Any, prompt_ids: tuple[int, ...]) -> Answer:
     """Read a response of `/v1/completions` with `return_token_ids`.
 
     Raises:
         SampleRejected: Something that this run needs is not in it.
     """
-    choices = body.get("choices") or [{}]
-    ids = choices[0].get("token_ids")
+    ids, finish_reason = choice_of(body, prompt_ids)
     manifest = body.get("kv_transfer_params")
-    if ids is None:
-        raise SampleRejected("no_token_ids", "the server does not return token ids")
     if not isinstance(manifest, dict) or not manifest.get("handle"):
         raise SampleRejected("no_handle", "the server does not extract hidden states")
     if manifest.get("version") != MANIFEST_VERSION:
         raise SampleRejected("manifest_version", f"{manifest.get('version')}, not {MANIFEST_VERSION}")
-    echoed = choices[0].get("prompt_token_ids")
-    if echoed is not None and tuple(echoed) != prompt_ids:
-        raise SampleRejected("prompt_changed", "the server answered another prompt")
-    return Answer(tuple(ids), str(choices[0].get("finish_reason")), manifest)
+    return Answer(ids, finish_reason, manifest)
+
+
+def object_bytes(answer: Answer) -> int:
+    """Size of the stored object by its manifest.
+
+    Raises:
+        SampleRejected: The manifest does not say.
+    """
+    try:
+        return int(answer.manifest["metadata"]["total_aligned_bytes"])
+    except (KeyError, TypeError, ValueError):
+        raise SampleRejected("manifest", "it does not say how large the object is") from None
 
 
 def verify(
     stored: memoryview, answer: Answer, request: Request, shape: Shape
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Check an object and take it apart; the tensors are copies.
+    """Check an object and take it apart; the tensors are views of `stored`.
 
     Args:
-        stored: The object as it lay in the store, seal included.
+        stored: The object as it lay in the store, seal included; writable memory.
 
     Returns:
         `hidden_states [T, L, H]`, `token_ids [T]`, and how often its put waited for space.
@@ -112,29 +166,39 @@ def verify(
     Raises:
         SampleRejected: With the first check that failed.
     """
-    import torch
-
     try:
         waits = check_seal(stored)
     except SealBroken as error:
-        raise SampleRejected("checksum", str(error)) from None
+        raise SampleRejected(CHECKSUM, str(error)) from None
     rows = len(request.prompt_ids) + len(answer.answer_ids) - 1
-    wanted = {
-        "hidden_states": ([rows, shape.layers, shape.hidden_size], shape.dtype),
-        "token_ids": ([rows], "int64"),
-    }
-    tensors = {}
-    for name, (sizes, dtype) in wanted.items():
-        spec = answer.manifest.get("tensors", {}).get(name, {})
-        if list(spec.get("shape", ())) != sizes:
-            raise SampleRejected("shape", f"{name} is {spec.get('shape')}, expected {sizes}")
-        if str(spec.get("dtype")) != f"torch.{dtype}":
-            raise SampleRejected("dtype", f"{name} is {spec.get('dtype')}, expected {dtype}")
-        start = int(spec["offset"])
-        data = stored[start : start + int(spec["nbytes"])]
-        tensors[name] = torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype)).view(sizes)
-    _check_values(tensors["hidden_states"], tensors["token_ids"], answer, request)
-    return tensors["hidden_states"], tensors["token_ids"], waits
+    states = _tensor(stored, answer, "hidden_states", [rows, shape.layers, shape.hidden_size], shape.dtype)
+    ids = _tensor(stored, answer, "token_ids", [rows], "int64")
+    _check_values(states, ids, answer, request)
+    return states, ids, waits
+
+
+def _tensor(stored: memoryview, answer: Answer, name: str, sizes: list[int], dtype: str) -> torch.Tensor:
+    """One tensor of the object, as a view.
+
+    Raises:
+        SampleRejected: Its description is not what was asked for.
+    """
+    import torch
+
+    tensors = answer.manifest.get("tensors")
+    spec = tensors.get(name) if isinstance(tensors, dict) else None
+    if not isinstance(spec, dict):
+        raise SampleRejected("manifest", f"it does not describe {name}")
+    if list(spec.get("shape", ())) != sizes:
+        raise SampleRejected("shape", f"{name} is {spec.get('shape')}, expected {sizes}")
+    if str(spec.get("dtype")) != f"torch.{dtype}":
+        raise SampleRejected("dtype", f"{name} is {spec.get('dtype')}, expected {dtype}")
+    try:
+        return torch.frombuffer(
+            stored, dtype=getattr(torch, dtype), count=math.prod(sizes), offset=int(spec["offset"])
+        ).view(sizes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise SampleRejected("manifest", f"{name} does not lie inside the object: {error}") from None
 
 
 def _check_values(states: torch.Tensor, ids: torch.Tensor, answer: Answer, request: Request) -> None:
@@ -144,7 +208,7 @@ def _check_values(states: torch.Tensor, ids: torch.Tensor, answer: Answer, reque
         raise SampleRejected("token_ids", "the states belong to other tokens than the answer")
     low, high = states.amin(dim=-1), states.amax(dim=-1)
     if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
-        raise SampleRejected("not_finite", "a hidden state is NaN or infinite")
+        raise SampleRejected(NOT_FINITE, "a hidden state is NaN or infinite")
     flat = int((low == high).sum())
     if flat:
         raise SampleRejected("constant", f"{flat} hidden states have one value throughout")

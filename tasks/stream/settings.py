@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from profiles.streaming import Answers
 from tasks.prompts.load import Prompt
+from tasks.prompts.recorded import RecordedAnswer
 from tasks.prompts.rows import Message
 from tasks.stream.models import Split
 
 API_KEY_ENV = "VLLM_API_KEY"
 """The key travels by environment only; it is in no file."""
+ANSWER_KEY_ENV = "RETRAIN_DSPARK_ANSWER_KEY"
+"""The same for the key of the server at `stream.answer_url`."""
 
 
 class SamplingSettings(BaseModel):
@@ -23,6 +28,21 @@ class SamplingSettings(BaseModel):
     temperature: float
     top_p: float
     seed: int
+
+
+class AnswerSettings(BaseModel):
+    """Where answers come from, and which recorded ones are the target's own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    answers: Answers = "generate"
+    recorded_else: Literal["regenerate", "drop"] = "regenerate"
+    target_names: tuple[str, ...] = ()
+    """Names under which logs may know the target."""
+    target_revision: str | None = None
+    template_digest: str = ""
+    answer_url: str | None = None
+    answer_model: str = ""
 
 
 class CaptureSettings(BaseModel):
@@ -47,14 +67,32 @@ class CaptureSettings(BaseModel):
     store_protocol: str
     store_device: str
     store_local_buffer_bytes: int
+    store_gid_index: int | None = None
+    store_interface: str = ""
     concurrency: int
     in_flight_bytes: int
     max_attempts: int
     read_timeout_s: float
     answer_timeout_s: float
+    sample_timeout_s: float | None = None
+    """Longest life of one attempt; None takes the two timeouts above together."""
+    server_wait_s: float = 120.0
+    back_off_s: float = 0.5
+    """Longest pause before the second attempt at a prompt; doubled with each further one."""
+    sweep_limit_s: float = 60.0
+    """Longest wait at the end for given-up requests; longer than the connector waits for space."""
+    sweep_quiet_s: float = 2.0
+    answers: AnswerSettings = AnswerSettings()
+    claims: str = ""
+    """Folder of the claims of all captures of this node; empty takes one beside the stage folder."""
     folder: str
     """The stage folder; everything below is in it."""
     progress_file: str
+
+    @property
+    def life_s(self) -> float:
+        """Longest life of one attempt, seconds."""
+        return self.sample_timeout_s or self.answer_timeout_s + self.read_timeout_s
 
 
 class PromptRow(BaseModel):
@@ -66,10 +104,17 @@ class PromptRow(BaseModel):
     domain: str
     split: Split
     messages: list[dict[str, str]]
+    recorded: RecordedAnswer | None = None
 
     @classmethod
     def of(cls, prompt: Prompt) -> PromptRow:
-        return cls(id=prompt.id, domain=prompt.domain, split=prompt.split, messages=prompt.turns())
+        return cls(
+            id=prompt.id,
+            domain=prompt.domain,
+            split=prompt.split,
+            messages=prompt.turns(),
+            recorded=getattr(prompt, "recorded", None),
+        )
 
     def prompt(self) -> Prompt:
         messages = tuple(Message(turn["role"], turn["content"]) for turn in self.messages)
@@ -90,7 +135,9 @@ class CaptureFiles:
         self.dropped = folder / "dropped.jsonl"
         self.set_aside = folder / "set_aside.jsonl"
         self.token_counts = folder / "token_counts.json"
+        self.summary = folder / "captured.json"
         self.work = folder / "work"
         self.prompts = self.work / "prompts.jsonl"
+        self.requests = self.work / "requests.jsonl"
         self.settings = self.work / "capture.json"
         self.origin = self.work / "origin.json"

@@ -13,16 +13,22 @@ from typing import Any
 
 from tasks.errors import StoreError
 from tasks.stream.codes import LEASE_EXPIRED, OBJECT_MISSING, STORE_FULL, cause_of
+from tasks.stream.reasons import StoreDown
 
 ERROR_SUFFIX = ":error"
 """A writer that cannot store a sample stores a small JSON object under the key plus this."""
 _CONNECT_TIMEOUT_S = 5.0
 _LEASE_TRIES = 3
 _GRANULE_BYTES = 1 << 20
+_MASTER_UNREACHABLE = -900
 
 
 class ObjectMissing(StoreError):
     """The object is not in the store (any more)."""
+
+
+class WrongSize(StoreError):
+    """The object's size is not the one announced."""
 
 
 class LeaseExpired(StoreError):
@@ -33,14 +39,15 @@ def check(operation: str, key: str, code: int) -> int:
     """Return `code` if it is not negative.
 
     Raises:
-        ObjectMissing, LeaseExpired, StoreError: By the code's cause.
+        ObjectMissing, LeaseExpired, StoreDown, StoreError: By the code's cause.
     """
     if code >= 0:
         return code
-    kind = {OBJECT_MISSING: ObjectMissing, LEASE_EXPIRED: LeaseExpired}.get(code, StoreError)
+    kinds = {OBJECT_MISSING: ObjectMissing, LEASE_EXPIRED: LeaseExpired, _MASTER_UNREACHABLE: StoreDown}
+    kind = kinds.get(code, StoreError)
     hint = {
         STORE_FULL: "lower stream.in_flight_bytes or raise store.segment_bytes",
-        -900: "see the log of the store's master; is it alive, and store.host right?",
+        _MASTER_UNREACHABLE: "see the log of the store's master; is it alive, and store.host right?",
     }.get(code, "see the log of the store's master")
     raise kind(f"{operation} of '{key}' answered {code}: {cause_of(code)}", where="store", hint=hint)
 
@@ -73,6 +80,9 @@ class StoreClient:
         local_buffer_bytes: Transfer buffer of the client.
         segment_bytes: Memory lent to the store; only a writer without a server of its own lends any.
 
+    Attributes:
+        lease_retries: Reads that outlasted their lease and were repeated.
+
     Raises:
         StoreError: The master cannot be reached.
     """
@@ -90,6 +100,8 @@ class StoreClient:
         from mooncake.store import MooncakeDistributedStore, ReplicateConfig
 
         _require_listening(master)
+        self._master = master
+        self.lease_retries = 0
         self.raw: Any = MooncakeDistributedStore()
         self._threads = threading.local()
         code = self.raw.setup(
@@ -122,6 +134,14 @@ class StoreClient:
             raise StoreError(f"'{key}' is already in the store", where="store")
         check("put", key, self.raw.put(key, value, self._pinned))
 
+    def is_up(self) -> bool:
+        """Whether the master answers."""
+        try:
+            _require_listening(self._master)
+        except StoreError:
+            return False
+        return int(self.raw.health_check()) == 0
+
     def exists(self, key: str) -> bool:
         return check("is_exist", key, self.raw.is_exist(key)) == 1
 
@@ -137,17 +157,19 @@ class StoreClient:
         Raises:
             ObjectMissing: It is gone.
             LeaseExpired: It stayed too slow to read.
-            StoreError: Its size differs from `expected_bytes`, or another code.
+            WrongSize: Its size differs from `expected_bytes`.
+            StoreError: Another code.
         """
         for attempt in range(_LEASE_TRIES):
             size = self.size(key)
             if expected_bytes is not None and size != expected_bytes:
-                raise StoreError(
+                raise WrongSize(
                     f"'{key}' has {size} bytes, its manifest says {expected_bytes}", where="store"
                 )
             buffer = self._buffer(size)
             code = self.raw.get_into(key, ctypes.addressof(buffer), size)
             if code == LEASE_EXPIRED and attempt + 1 < _LEASE_TRIES:
+                self.lease_retries += 1
                 continue
             if check("get", key, code) != size:
                 raise StoreError(f"get of '{key}' returned {code} of {size} bytes", where="store")

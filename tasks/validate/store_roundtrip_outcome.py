@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.schema import Profile
+from profiles.streaming import in_flight_bytes
 from tasks.stream.roundtrip_settings import EndResult, Operation, Placement, Series, Times, Traffic
 from tasks.validate.store_facts import StoreFacts, StoreTransfer
 from tasks.validate.store_roundtrip_causes import Logs, name_causes, sentence
@@ -74,7 +75,7 @@ def store_facts(
         writer_threads=store.writer_threads,
         readers=profile.hardware.transfer.readers,
         sample_bytes=sample_bytes,
-        in_flight_bytes=profile.stream.in_flight_bytes,
+        in_flight_bytes=in_flight_bytes(profile.stream, profile.store),
         required_gb_per_s=required_gb_per_s,
         observed_gb_per_s=observed_rate(outcome, sample_bytes),
         transfers=transfers(outcome),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.schema import Profile
+from profiles.streaming import in_flight_bytes
 from tasks.stream.roundtrip_settings import Placement, Series
 from tasks.validate.store_roundtrip_rules import BUFFER_MARGIN, USABLE_SEGMENT
 
@@ -54,7 +55,7 @@ def planned_series(profile: Profile, sample_bytes: int) -> tuple[Series, ...]:
     bulk = whole_words(min(BULK_BYTES, int(room / writers)))
     sample = whole_words(sample_bytes)
     # The run's budget never lets more of the largest samples into the store at once.
-    most = max(1, min(writers, profile.stream.in_flight_bytes // sample))
+    most = max(1, min(writers, in_flight_bytes(profile.stream, profile.store) // sample))
     wanted = [
         (SMALL_BYTES, 1),
         (SMALL_BYTES, writers),

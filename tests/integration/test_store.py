@@ -180,8 +180,8 @@ def test_regex_removes_one_run_only(writer: Writer, reader: StoreClient) -> None
     from tasks.stream.capture import key_pattern
 
     store = writer.pinned(1.0)
-    mine = ["cmpl-run-1-7-0a1-0-abc", "cmpl-run-1-ready-0-abc", "chatcmpl-run-1-ready-abc"]
-    other = "cmpl-run-1-other-7-0a1-0-abc"
+    mine = ["cmpl-run-1-7-0a1b2c3dx1-0-abc", "cmpl-run-1-ready-0-abc", "chatcmpl-run-1-ready-abc"]
+    other = "cmpl-run-1-other-7-0a1b2c3dx1-0-abc"
     for key in [*mine, other]:
         store.put_from(key, writer.address, MIB)
     assert reader.remove_matching(key_pattern("run-1")) == len(mine)

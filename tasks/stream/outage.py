@@ -1,0 +1,76 @@
+"""Waiting for a server that everybody needs: one probe for all who wait, and a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from tasks.errors import RetrainError
+from tasks.stream.backoff import BackOff
+
+
+class Outage:
+    """The down times of one server.
+
+    Args:
+        is_up: Asks it; must answer within a few seconds.
+        limit_s: Longest down time that is waited for, seconds.
+        lost: Makes the error for a down time that was longer.
+        on_wait: Called with the seconds so far before each pause.
+        pauses: Time between two probes.
+
+    Attributes:
+        count: Down times seen.
+        seconds: Their length in all.
+    """
+
+    def __init__(
+        self,
+        is_up: Callable[[], Awaitable[bool]],
+        limit_s: float,
+        lost: Callable[[float], RetrainError],
+        on_wait: Callable[[float], None],
+        pauses: BackOff,
+    ):
+        self._is_up = is_up
+        self._limit_s = limit_s
+        self._lost = lost
+        self._on_wait = on_wait
+        self._pauses = pauses
+        self._turn = asyncio.Lock()
+        self._ended = float("-inf")
+        self.count = 0
+        self.seconds = 0.0
+
+    async def over(self) -> bool:
+        """Return once the server is up: True if it was down since this was called.
+
+        Raises:
+            RetrainError: It stayed down for too long.
+        """
+        asked = time.monotonic()
+        async with self._turn:
+            if self._ended >= asked:
+                return True  # somebody else waited for its return meanwhile
+            if await self._is_up():
+                return False
+            self.count += 1
+            try:
+                await self._wait(asked)
+            finally:
+                self._ended = time.monotonic()
+                self.seconds += self._ended - asked
+            return True
+
+    async def _wait(self, since: float) -> None:
+        probes = 0
+        while True:
+            waited = time.monotonic() - since
+            if waited >= self._limit_s:
+                raise self._lost(waited)
+            probes += 1
+            self._on_wait(waited)
+            await asyncio.sleep(min(self._pauses.wait_s(probes), self._limit_s - waited))
+            if await self._is_up():
+                return

@@ -1,0 +1,68 @@
+"""Why an attempt at a sample failed: one word each, the same in counters, MLflow, `lost.jsonl` and docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.errors import StoreError
+from tasks.stream.codes import STORE_FULL
+
+SERVER_DOWN = "server_down"
+CONNECTION = "connection"
+ANSWER_TIMEOUT = "answer_timeout"
+OVERLOADED = "overloaded"
+SERVER_ERROR = "server_error"
+REQUEST_REFUSED = "request_refused"
+STORE_FULL_REASON = "store_full"
+WRITER_ERROR = "writer_error"
+READ_TIMEOUT = "read_timeout"
+OBJECT_GONE = "object_gone"
+LEASE_EXPIRED_REASON = "lease_expired"
+STORE_DOWN = "store_down"
+STORE_READ = "store_read"
+WRONG_SIZE = "wrong_size"
+CHECKSUM = "checksum"
+NOT_FINITE = "not_finite"
+
+REASONS: Mapping[str, str] = {
+    SERVER_DOWN: "the target does not accept connections",
+    CONNECTION: "the connection broke before the answer came",
+    ANSWER_TIMEOUT: "no answer within the attempt's deadline",
+    OVERLOADED: "the target asked to come back later (408, 409, 425, 429, 503)",
+    SERVER_ERROR: "the target answered another 5xx",
+    REQUEST_REFUSED: "the target refused this prompt (4xx); it is not asked again",
+    "bad_answer": "the response is not what `/v1/completions` answers",
+    "no_token_ids": "the response holds no token ids",
+    "no_handle": "the response names no hidden states",
+    "manifest_version": "the transfer manifest has another version",
+    "manifest": "the transfer manifest is incomplete or contradicts itself",
+    "prompt_changed": "the response belongs to another prompt",
+    "aborted": "the target ended the request itself",
+    STORE_FULL_REASON: "the writer found no space in the store in time (-200)",
+    WRITER_ERROR: "the writer reported another error",
+    READ_TIMEOUT: "the states were not read within the deadline",
+    OBJECT_GONE: "the object vanished before it was read (-704)",
+    LEASE_EXPIRED_REASON: "every read outlasted its lease (-707)",
+    STORE_DOWN: "the store's master does not answer (-900)",
+    STORE_READ: "the store answered another error",
+    WRONG_SIZE: "the object's size is not the manifest's",
+    CHECKSUM: "the bytes differ from their seal",
+    "shape": "rows, layers or width are not the target's",
+    "dtype": "the type is not the target's",
+    "token_ids": "the states belong to other tokens",
+    NOT_FINITE: "a value is NaN or infinite",
+    "constant": "a hidden state has one value throughout",
+}
+"""Every reason that `CaptureCounters.rejected` may hold, with its meaning."""
+
+
+def reason_of_marker(marker: Mapping[str, Any]) -> str:
+    """Why the writer stored an error marker instead of the sample."""
+    text = str(marker.get("error", ""))
+    full = marker.get("code") == STORE_FULL or f"{STORE_FULL}" in text or "no space" in text
+    return STORE_FULL_REASON if full else WRITER_ERROR
+
+
+class StoreDown(StoreError):
+    """The store's master does not answer."""
