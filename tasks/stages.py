@@ -43,7 +43,8 @@ def vouched_files(stage: Stage[Any], folder: Path) -> Mapping[str, str]:
     """Path relative to `folder` -> digest of every file that makes the stage's output.
 
     The digests of captures (XXH3-128) were taken while they were written and stand in the log's index;
-    everything else is read (SHA-256). Checkpoints for resuming and hidden files are left out: a finished stage does not need them.
+    everything else is read (SHA-256). Checkpoints for resuming and hidden files are left out: a finished
+    stage does not need them.
     """
     captured = _captures(folder) if stage.name == STREAM.name else {}
     files: dict[str, str] = {}

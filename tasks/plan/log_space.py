@@ -76,8 +76,8 @@ def refuse_log_that_cannot_fit(
     kept = kept_samples * sample_bytes
     if kept + sample_bytes > window_bytes:
         raise UsageError(
-            f"the window of the hidden-state log is too small: {kept_samples:,} held-out and evaluation samples "
-            f"stay for good and take {size_text(kept)}, one more {size_text(sample_bytes)}; "
+            f"the window of the hidden-state log is too small: {kept_samples:,} held-out and evaluation "
+            f"samples stay for good and take {size_text(kept)}, one more {size_text(sample_bytes)}; "
             f"stream.window_bytes is {size_text(window_bytes)}",
             where="stream.window_bytes",
             hint="raise it, or lower prompts.held_out or the number of evaluation prompts",

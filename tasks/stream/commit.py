@@ -1,4 +1,4 @@
-"""Index lines and token ids go to disk in groups: who waits for one disk write shares it with those behind."""
+"""Index lines and token ids go to disk in groups: who waits for the disk takes along those behind."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ class Commit:
 
     def _put_on_disk(self, group: list[_Waiting]) -> None:
         if self._broken:
-            raise LogWriteError(self._broken, where=str(self._folder), hint="see the system's log; then resume")
+            raise LogWriteError(
+                self._broken, where=str(self._folder), hint="see the system's log; then resume"
+            )
         place = self._ids_size // ID_BYTES
         for one in group:
             one.entry = replace(one.entry, answer_at=one.entry.answer_at + place)

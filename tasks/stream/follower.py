@@ -48,9 +48,7 @@ class LogFollower:
         self._offset += used
         self._lines += len(records)
         new = [
-            entry
-            for entry in apply_records(records, self._ids, self.entries)
-            if entry.i not in self._given
+            entry for entry in apply_records(records, self._ids, self.entries) if entry.i not in self._given
         ]
         self._given.update(entry.i for entry in new)
         return new

@@ -201,9 +201,7 @@ def _old(record: Any) -> bool:
     return isinstance(record, dict) and record.keys() >= {"i", "answer_ids", "sha256"}
 
 
-def apply_records(
-    records: Iterable[Any], ids: TokenIds, entries: dict[int, IndexEntry]
-) -> list[IndexEntry]:
+def apply_records(records: Iterable[Any], ids: TokenIds, entries: dict[int, IndexEntry]) -> list[IndexEntry]:
     """Bring `entries` (by number, in the order of capture) up to date; return what is new in it."""
     new: dict[int, IndexEntry] = {}
     for record in records:

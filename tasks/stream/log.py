@@ -72,7 +72,9 @@ class HiddenStateLog:
             raise self._error(entry, path, f"was changed after its capture: {error}") from None
         states, ids = tensors[HIDDEN_STATES], tensors[TOKEN_IDS]
         if states.shape[0] != entry.tokens:
-            raise self._error(entry, path, f"has {states.shape[0]} tokens, its index line says {entry.tokens}")
+            raise self._error(
+                entry, path, f"has {states.shape[0]} tokens, its index line says {entry.tokens}"
+            )
         return states, ids
 
     def _missing(self, entry: IndexEntry, path: Path) -> StageInputError:
@@ -86,4 +88,6 @@ class HiddenStateLog:
 
     def _error(self, entry: IndexEntry, path: Path, what: str) -> StageInputError:
         note_damaged(self.folder, entry.i)
-        return StageInputError(f"sample {entry.i} ({entry.prompt_id}) {what}", where=str(path), hint=RECAPTURE)
+        return StageInputError(
+            f"sample {entry.i} ({entry.prompt_id}) {what}", where=str(path), hint=RECAPTURE
+        )

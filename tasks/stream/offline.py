@@ -1,7 +1,7 @@
 """A finished log as an offline data set for upstream: `python -m tasks.stream.offline LOG FOLDER`.
 
-`speculators` reads `hs_<row>.safetensors` for each row of an Arrow data set. The log's files already have these
-names, so only the rows are written: number i of the log is row i. Train with them by
+`speculators` reads `hs_<row>.safetensors` for each row of an Arrow data set. The log's files already have
+these names, so only the rows are written: number i of the log is row i. Train with them by
 
     speculators train ... --data-path FOLDER --hidden-states-path LOG --on-missing skip
 

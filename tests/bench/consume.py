@@ -1,4 +1,4 @@
-"""Row `consume`: receiving samples with their checksum, against the store's bare `get_into` on the same keys."""
+"""Row `consume`: receiving samples with their checksum, against the store's bare `get_into` of the same."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def interleaved(works: Sequence[Callable[[], object]], repetitions: int) -> list
     return [statistics.median(times) for times in seconds]
 
 
-def rate_row(
-    name: str, size: int, ours: float, plain: float, goal: float, conditions: str
-) -> Row:
+def rate_row(name: str, size: int, ours: float, plain: float, goal: float, conditions: str) -> Row:
     """A row in GB/s, from the seconds that `size` bytes took on both sides."""
     value, baseline = size / ours / 1e9, size / plain / 1e9
     ratio = round(value / baseline, 3)
-    return Row("stream", name, float(f"{value:.4g}"), float(f"{baseline:.4g}"), ratio, goal, "GB/s", conditions)
+    return Row(
+        "stream", name, float(f"{value:.4g}"), float(f"{baseline:.4g}"), ratio, goal, "GB/s", conditions
+    )
 
 
 def bare_get(client: StoreClient, samples: Sequence[StoredSample]) -> Callable[[], None]:
@@ -80,7 +80,7 @@ def _row(client: StoreClient, reads: Sequence[StoredSample], size_mib: int, repe
     seconds = interleaved((ours, bare_get(client, reads)), repetitions)
     total = sum(one.bytes for one in reads)
     conditions = (
-        f"{len(reads)} reads of {size_mib} MiB from another process over tcp, size lookup and seal (xxh3-128) "
-        f"included; baseline: bare get_into; medians of {repetitions}"
+        f"{len(reads)} reads of {size_mib} MiB from another process over tcp, size lookup and seal "
+        f"(xxh3-128) included; baseline: bare get_into; medians of {repetitions}"
     )
     return rate_row(f"consume {size_mib} MiB", total, *seconds, GOAL, conditions)

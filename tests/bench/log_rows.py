@@ -80,7 +80,7 @@ class _Receive:
             domain="qa",
             split="train",
             prompt_tokens=8,
-            answer_ids=ids[8:].tolist() + [0],
+            answer_ids=[*ids[8:].tolist(), 0],
             finish_reason="stop",
             hidden_states=states.view(one.rows, LAYERS, HIDDEN),
             token_ids=ids,
@@ -166,7 +166,9 @@ def _open_row(folder: Path, count: int, repetitions: int) -> Row:
         if opened != count:
             raise AssertionError(f"{opened} of {count} samples")
     rate, limit = count / statistics.median(seconds), count / _OPEN_LIMIT_S
-    conditions = f"{count:,} small samples, index in the page cache; baseline: all of them in {_OPEN_LIMIT_S:g} s"
+    conditions = (
+        f"{count:,} small samples, index in the page cache; baseline: all of them in {_OPEN_LIMIT_S:g} s"
+    )
     return Row("stream", "log_open_100k", round(rate), round(limit), round(rate / limit, 3), 1.0, "samples/s",
                conditions)  # fmt: skip
 
@@ -180,7 +182,7 @@ def _read_row(folder: Path, large: int, small: int, repetitions: int) -> Row:
     ours, plain = interleaved(readers, repetitions)
     rate, baseline = small / ours, small / plain
     conditions = (
-        f"{small:,} random samples of {large:,}, the page cache warm; baseline: all {small:,} of a small log; "
+        f"{small:,} random samples of {large:,}, page cache warm; baseline: all {small:,} of a small log; "
         f"0.95 leaves room for noise; medians of {repetitions}"
     )
     return Row("stream", "log_random_read", round(rate), round(baseline), round(rate / baseline, 3), 0.95,

@@ -93,5 +93,5 @@ def test_damage_in_the_middle_is_named_with_its_line(tmp_path: Path) -> None:
     add(writer, 2)
     index = tmp_path / INDEX
     index.write_text(index.read_text().replace('[1,"p-1"', '[1,"p-1'))
-    with pytest.raises(StageInputError, match="line 2 .* is damaged"):
+    with pytest.raises(StageInputError, match=r"line 2 .* is damaged"):
         follower.poll()

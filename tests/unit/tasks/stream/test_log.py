@@ -193,9 +193,9 @@ def test_damage_in_the_middle_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path, 2)
     index = tmp_path / INDEX
     index.write_text(index.read_text().replace('"p-0"', "7"))
-    with pytest.raises(StageInputError, match="line 1 .* is damaged"):
+    with pytest.raises(StageInputError, match=r"line 1 .* is damaged"):
         HiddenStateLog(tmp_path).entries()
-    with pytest.raises(StageInputError, match="line 1 .* is damaged"):
+    with pytest.raises(StageInputError, match=r"line 1 .* is damaged"):
         LogWriter(tmp_path)
 
 
@@ -225,7 +225,9 @@ def test_the_digest_tells_contents_but_not_order(tmp_path: Path) -> None:
     other = LogWriter(tmp_path / "c")
     one = add(other, 0, hidden_states=torch.zeros(7, 3, 8))
     two = add(other, 1, answer_ids=(4, 5, 6, 0))
-    assert index_digest([one]) != index_digest(entries[:1]) and index_digest([two]) != index_digest(entries[1:2])
+    assert index_digest([one]) != index_digest(entries[:1]) and index_digest([two]) != index_digest(
+        entries[1:2]
+    )
 
 
 def test_an_entry_with_a_loss_on_its_prompt_keeps_its_answer(tmp_path: Path) -> None:

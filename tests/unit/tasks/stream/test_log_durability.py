@@ -31,14 +31,23 @@ def add(writer: LogWriter, i: int, floats: int = FLOATS) -> None:
     )  # fmt: skip
 
 
+def add_many(writer: LogWriter, count: int) -> None:
+    for i in range(count):
+        add(writer, i)
+
+
 def check(folder: Path, numbers: list[int]) -> None:
     """The log holds these samples, whole, and nothing else."""
     log = HiddenStateLog(folder)
     assert sorted(entry.i for entry in log.entries()) == numbers
     for entry in log.entries():
         states, ids = log.load(entry)
-        assert float(states[1, 0, -1]) == entry.i and ids.tolist() == [1, 7] and entry.answer_ids == (7, entry.i)
-    assert sorted(path.name for path in folder.glob("*hs_*")) == sorted(f"hs_{i}.safetensors" for i in numbers)
+        assert (
+            float(states[1, 0, -1]) == entry.i and ids.tolist() == [1, 7] and entry.answer_ids == (7, entry.i)
+        )
+    assert sorted(path.name for path in folder.glob("*hs_*")) == sorted(
+        f"hs_{i}.safetensors" for i in numbers
+    )
 
 
 def test_nothing_is_named_before_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +155,7 @@ def test_a_full_disk_stops_with_its_sizes_and_a_resume_goes_on(tmp_path: Path) -
         ballast.write_bytes(bytes(2**19))
         writer = LogWriter(folder)
         with pytest.raises(LogWriteError) as info:
-            for i in range(100):
-                add(writer, i)
+            add_many(writer, 100)
         error, written = info.value, len(writer.entries)
         assert f"sample {written} (p-{written}) cannot be written: the disk is full" in error.what
         assert "bytes needed" in error.what and f"{free_bytes(folder):,} free" in error.what
@@ -171,7 +179,7 @@ def test_an_index_that_the_disk_does_not_take_stays_whole(tmp_path: Path) -> Non
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 40, hard))  # half of the next line fits
     try:
-        with pytest.raises(LogWriteError, match="index .* limit on file sizes") as info:
+        with pytest.raises(LogWriteError, match=r"index .* limit on file sizes") as info:
             add(writer, 3, floats=8)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

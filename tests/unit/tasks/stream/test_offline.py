@@ -31,7 +31,9 @@ def fill(folder: Path, window_bytes: int | None = None) -> LogWriter:
 
 def upstream(rows: Path, log: Path) -> ArrowDataset:
     """The data set as `speculators train` opens it with the `file` backend."""
-    transfer = HiddenStatesBackend.registry["file"].from_train_args(argparse.Namespace(hidden_states_path=str(log)), str(rows))
+    transfer = HiddenStatesBackend.registry["file"].from_train_args(
+        argparse.Namespace(hidden_states_path=str(log)), str(rows)
+    )
     assert isinstance(transfer, FileTransfer)
     return ArrowDataset(max_len=64, datapath=rows, transfer=transfer, on_missing="skip")
 
