@@ -1,0 +1,76 @@
+"""A small pinned object that is given up, so that an error marker finds a place in a full store.
+
+Its key begins with `KEY_PREFIX`, not with a run's request ids: it belongs to the writing server, not to
+a run, so the sweep of a run (`capture.key_pattern`) leaves it alone, also at a server that many runs
+use one after the other. It goes with the server: closing removes it, and the objects of a client that
+died vanish with its segment.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tasks.stream.codes import STORE_FULL
+
+KEY_PREFIX = "retrain-dspark-reserve-"
+RESERVE_BYTES = 64 * 1024
+"""Room for a dozen error markers; the segment is smaller by this for samples."""
+
+
+class Reserve:
+    """Holds `RESERVE_BYTES` of the store until a marker needs them. Usable from several threads.
+
+    Args:
+        store: A `MooncakeDistributedStore` that is set up.
+        config: `ReplicateConfig` with a hard pin.
+    """
+
+    def __init__(self, store: Any, config: Any):
+        self.key = f"{KEY_PREFIX}{secrets.token_hex(8)}"
+        self._store = store
+        self._config = config
+        self._lock = threading.Lock()
+        self._held = False
+
+    @property
+    def held(self) -> bool:
+        return self._held
+
+    def take(self) -> None:
+        """Take the space if it is not held and there is some; never waits."""
+        if self._held or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if not self._held:
+                self._held = self._store.put(self.key, bytes(RESERVE_BYTES), self._config) == 0
+        finally:
+            self._lock.release()
+
+    def let_pass(self) -> None:
+        """Wait while a marker is being put into the space that was freed for it."""
+        if self._lock.locked():
+            with self._lock:
+                pass
+
+    def spend(self, put: Callable[[], int]) -> int:
+        """Free the space and call `put` before another thread of this process can use it.
+
+        Returns:
+            The code of `put`; -200 without a call if there was nothing to free.
+        """
+        with self._lock:
+            if not self._held:
+                return STORE_FULL
+            self._store.remove(self.key, True)
+            self._held = False
+            return put()
+
+    def drop(self) -> None:
+        """Remove the object; for the end of the writer."""
+        with self._lock:
+            if self._held:
+                self._store.remove(self.key, True)
+                self._held = False
