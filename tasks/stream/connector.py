@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PUT_TIMEOUT_KEY = "put_timeout_s"
 """Name in `kv_connector_extra_config`: longest wait of one put for space, seconds."""
 DEFAULT_PUT_TIMEOUT_S = 45.0
-METRIC_PREFIX = "retrain_dspark:hidden_states_"
+METRIC_PREFIX = "vllm:hidden_states_"
 """Begin of the connector's counters at the server's /metrics; `tasks.stream.put_counters` has the rest."""
 
 _WITHOUT_STATES = frozenset(

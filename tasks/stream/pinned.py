@@ -19,7 +19,7 @@ from tasks.errors import StoreError
 from tasks.stream.checksum import SEAL_BYTES, seal_of
 from tasks.stream.codes import STORE_FULL, cause_of
 from tasks.stream.put_counters import PutCounters
-from tasks.stream.reserve import RESERVE_BYTES, Reserve
+from tasks.stream.reserve import Reserve, largest_object
 
 FIRST_WAIT_S = 0.01
 LONGEST_WAIT_S = 0.5
@@ -65,7 +65,8 @@ class PinnedStore:
 
         self._store = store
         self._put_timeout_s = put_timeout_s
-        self._largest_bytes = segment_bytes - RESERVE_BYTES
+        self._segment_bytes = segment_bytes
+        self._largest_bytes = largest_object(segment_bytes)
         self._unique_keys = unique_keys
         self._closing = threading.Event()
         self._config = ReplicateConfig()
@@ -81,12 +82,13 @@ class PinnedStore:
         """Refuse what no waiting can make fit, before anything is done for it.
 
         Raises:
-            PutRefused: `size` bytes are more than the segment has beside the reserve.
+            PutRefused: `size` bytes are more than an empty segment has room for.
         """
         if size > self._largest_bytes:
             raise PutRefused.because(
                 "too_large",
-                f"one sample has {size:,} bytes and the store's segment only {self._largest_bytes:,} for it",
+                f"one sample has {size:,} bytes; the largest that a segment of {self._segment_bytes:,} bytes "
+                f"holds has {self._largest_bytes:,}",
                 where="store.segment_bytes",
                 hint="raise store.segment_bytes, or lower stream.max_new_tokens",
             )

@@ -17,7 +17,19 @@ from tasks.stream.codes import STORE_FULL
 
 KEY_PREFIX = "retrain-dspark-reserve-"
 RESERVE_BYTES = 64 * 1024
-"""Room for a dozen error markers; the segment is smaller by this for samples."""
+"""Room for a dozen error markers."""
+_STEPS = 8
+
+
+def largest_object(segment_bytes: int) -> int:
+    """Bytes of the largest object that fits into an empty segment beside the reserve.
+
+    Mooncake's allocator looks for space in classes of size, eight for each power of two: of what is free
+    it surely finds only what an eighth step holds, 60 MiB in a segment of 64.
+    """
+    free = max(segment_bytes - RESERVE_BYTES, 0)
+    step = max((1 << free.bit_length()) // (2 * _STEPS), 1)
+    return free // step * step
 
 
 class Reserve:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -60,17 +59,6 @@ def test_unread_objects_are_never_evicted(writer: Writer, reader: StoreClient) -
     keys = _fill_store(writer)
     assert len(keys) >= 2
     assert all(reader.exists(key) for key in keys)
-
-
-def test_full_store_makes_the_put_wait_until_the_reader_makes_room(
-    writer: Writer, reader: StoreClient
-) -> None:
-    keys = _fill_store(writer)
-    timer = threading.Timer(0.3, reader.remove, (keys[0],))
-    timer.start()
-    assert writer.pinned(timeout_s=30).put_from("t-late", writer.address, OBJECT_BYTES) == 0
-    timer.join()
-    assert check_seal(reader.get("t-late")) >= 1
 
 
 def test_existing_key_is_an_error_not_a_silent_success(writer: Writer, reader: StoreClient) -> None:

@@ -19,8 +19,9 @@ from hs_connectors.mooncake_store import (
 from running_store import MIB, OBJECT_BYTES, SEGMENT_BYTES, Writer, running_master
 
 from tasks.stream.checksum import SEAL_BYTES, SealBroken, check_seal
-from tasks.stream.pinned import PinnedStore, PutRefused
-from tasks.stream.reserve import KEY_PREFIX, RESERVE_BYTES
+from tasks.stream.codes import STORE_FULL
+from tasks.stream.pinned import PutRefused
+from tasks.stream.reserve import KEY_PREFIX, RESERVE_BYTES, largest_object
 from tasks.stream.sealed import SealedStore, enlarge_by_seal
 from tasks.stream.store import StoreClient
 
@@ -69,12 +70,31 @@ def upstream_reader(client: StoreClient) -> MooncakeHiddenStatesStore:
     return store
 
 
+class Watched:
+    """A client whose first refused put sets `refused`, so that a test knows when a writer waits."""
+
+    def __init__(self, raw: Any):
+        self.refused = threading.Event()
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def put_from(self, *arguments: Any) -> int:
+        code = int(self._raw.put_from(*arguments))
+        if code == STORE_FULL:
+            self.refused.set()
+        return code
+
+
+def watched(store: SealedStore) -> Watched:
+    raw = store._store._store
+    store._store._store = Watched(raw)
+    return store._store._store  # type: ignore[no-any-return]
+
+
 def marker_of(reader: StoreClient, key: str) -> dict[str, Any]:
     return dict(json.loads(bytes(reader.get(f"{key}:error"))))
-
-
-def spent(store: PinnedStore) -> dict[str, float]:
-    return store.counters.take()
 
 
 def put_or_mark(store: SealedStore, manifest: dict[str, Any], tensors: dict[str, Any]) -> None:
@@ -130,13 +150,16 @@ def test_tensors_that_differ_from_the_manifest_are_refused(writer: Writer, reade
 
 
 def test_full_store_waits_and_counts_until_there_is_room(writer: Writer, reader: StoreClient) -> None:
-    store = sealed_on(writer, timeout_s=60)
+    store = sealed_on(writer, timeout_s=300)
     keys = writer.occupy("u-full-")
-    timer = threading.Timer(0.4, lambda: [reader.remove(key) for key in keys[:2]])
-    timer.start()
+    watch = watched(store)
     manifest, tensors = sample("u-late", 20_000)
-    store.put_sample(manifest, tensors)
-    timer.join()
+    put = threading.Thread(target=store.put_sample, args=(manifest, tensors))
+    put.start()
+    assert watch.refused.wait(120)
+    for key in keys[:2]:
+        reader.remove(key)
+    put.join()
     waits = check_seal(reader.get("u-late"))
     counts = store.take_counters()
     assert waits >= 1 and counts["put_waits"] == waits and counts["put_wait_seconds"] > 0
@@ -145,7 +168,7 @@ def test_full_store_waits_and_counts_until_there_is_room(writer: Writer, reader:
 
 
 def test_marker_reaches_the_reader_through_the_reserve(writer: Writer, reader: StoreClient) -> None:
-    store = sealed_on(writer, timeout_s=0.2)
+    store = sealed_on(writer, timeout_s=0.02)
     writer.occupy("u-full-")
     assert writer.client.raw.put("u-tiny", b"x", writer.client._pinned) == -200, "not even a byte fits"
     manifest, tensors = sample("u-refused", 20_000)
@@ -230,18 +253,21 @@ def test_sample_that_can_never_fit_is_refused_before_it_is_copied(
 ) -> None:
     store = sealed_on(writer, timeout_s=60)
     manifest, tensors = sample("u-huge", 1)
-    manifest["metadata"]["total_aligned_bytes"] = SEGMENT_BYTES - RESERVE_BYTES + 1
+    manifest["metadata"]["total_aligned_bytes"] = largest_object(SEGMENT_BYTES) + 1
     put_or_mark(store, manifest, tensors)
     assert marker_of(reader, "u-huge")["reason"] == "too_large"
-    assert f"{SEGMENT_BYTES - RESERVE_BYTES:,}" in marker_of(reader, "u-huge")["error"]
+    assert f"{largest_object(SEGMENT_BYTES):,}" in marker_of(reader, "u-huge")["error"]
     assert store._staging == {}
 
 
-def test_largest_sample_fits_beside_the_reserve(writer: Writer) -> None:
-    room = SEGMENT_BYTES - RESERVE_BYTES
-    whole = torch.zeros(room, dtype=torch.uint8)
-    assert writer.client.raw.register_buffer(whole.data_ptr(), room) == 0
-    assert writer.pinned(0.0).put_from("u-largest", whole.data_ptr(), room) == 0
+def test_largest_sample_fits_beside_the_reserve_and_a_larger_one_never_would(writer: Writer) -> None:
+    largest = largest_object(SEGMENT_BYTES)
+    whole = torch.zeros(SEGMENT_BYTES, dtype=torch.uint8)
+    assert writer.client.raw.register_buffer(whole.data_ptr(), SEGMENT_BYTES) == 0
+    store = writer.pinned(0.0)
+    assert store.reserve.held
+    assert writer.client.raw.put_from("u-larger", whole.data_ptr(), largest + MIB) == STORE_FULL
+    assert store.put_from("u-largest", whole.data_ptr(), largest) == 0
 
 
 def test_existing_key_is_an_error_that_the_marker_names(writer: Writer, reader: StoreClient) -> None:
@@ -257,18 +283,21 @@ def test_existing_key_is_an_error_that_the_marker_names(writer: Writer, reader: 
 def test_waiting_put_gives_up_when_the_server_ends(writer: Writer) -> None:
     store = sealed_on(writer, timeout_s=600)
     writer.occupy("u-full-")
-    threading.Timer(0.2, store.end_waits).start()
+    watch = watched(store)
+    ender = threading.Thread(target=lambda: watch.refused.wait(120) and store.end_waits())
+    ender.start()
     with pytest.raises(PutRefused, match="server ends") as caught:
         store.put_sample(*sample("u-never", 20_000))
+    ender.join()
     assert caught.value.reason == "closing"
 
 
 def test_objects_of_ours_are_never_evicted(writer: Writer, reader: StoreClient) -> None:
     """Upstream puts without a pin: where nobody has read yet, the first ones vanish."""
     store = writer.pinned(timeout_s=0.0)
-    keys = []
+    keys = [f"u-p{number}" for number in range(15)]
+    for key in keys:
+        store.put_from(key, writer.address, 4 * MIB)
     with pytest.raises(PutRefused, match="no space"):
-        for number in range(100):
-            store.put_from(f"u-p{number}", writer.address, 4 * MIB)
-            keys.append(f"u-p{number}")
-    assert len(keys) >= 10 and all(reader.exists(key) for key in keys)
+        store.put_from("u-p15", writer.address, 4 * MIB)
+    assert all(reader.exists(key) for key in keys)

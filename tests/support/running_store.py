@@ -67,11 +67,11 @@ class Writer:
         ctypes.memset(self.address, byte, OBJECT_BYTES)
 
     def occupy(self, prefix: str) -> list[str]:
-        """Take all space that is left with pinned objects, down to the last few bytes; their keys."""
+        """Take all space that is left with pinned objects, down to the last byte; their keys."""
         config = self.client._pinned
         keys: list[str] = []
         size = OBJECT_BYTES
-        while size >= 64:
+        while size >= 1:
             key = f"{prefix}{len(keys)}"
             if self.client.raw.put_from(key, self.address, size, config) == 0:
                 keys.append(key)
