@@ -8,15 +8,43 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
+
+import xxhash
 
 from tasks.errors import StoreError
-from tasks.stream.checksum import SEAL_BYTES, seal
+from tasks.stream.checksum import SEAL_BYTES, seal_of
 from tasks.stream.codes import STORE_FULL, cause_of
+from tasks.stream.put_counters import PutCounters
+from tasks.stream.reserve import Reserve, largest_object
 
 FIRST_WAIT_S = 0.01
 LONGEST_WAIT_S = 0.5
+MARKER_TIMEOUT_S = 5.0
+"""Longest wait for the space of an error marker; its reader does not depend on it."""
+
+Reason = Literal["store_full", "too_large", "key_exists", "closing", "store_code"]
+
+
+class PutRefused(StoreError):
+    """A put that stored nothing.
+
+    Args:
+        reason: A short word for the cause, which an error marker carries to the reader.
+        waits: How often the put had waited for space.
+    """
+
+    reason: Reason = "store_code"
+    waits: int = 0
+
+    @classmethod
+    def because(cls, reason: Reason, what: str, *, where: str, hint: str = "", waits: int = 0) -> PutRefused:
+        error = cls(what, where=where, hint=hint)
+        error.reason, error.waits = reason, waits
+        return error
 
 
 class PinnedStore:
@@ -27,20 +55,43 @@ class PinnedStore:
     Args:
         store: A store that is set up.
         put_timeout_s: Longest wait of one put for space.
-        segment_bytes: Size of the segment; a larger object can never fit and is refused at once.
+        segment_bytes: Size of the segment; an object that can never fit beside the reserve is refused.
+        unique_keys: The caller makes each key once only, so a sample's key is not looked up before
+            its put. That look-up is a call to the master, a fifth of the time of a put of 1 MiB.
     """
 
-    def __init__(self, store: Any, *, put_timeout_s: float, segment_bytes: int):
+    def __init__(self, store: Any, *, put_timeout_s: float, segment_bytes: int, unique_keys: bool = False):
         from mooncake.store import ReplicateConfig
 
         self._store = store
         self._put_timeout_s = put_timeout_s
         self._segment_bytes = segment_bytes
+        self._largest_bytes = largest_object(segment_bytes)
+        self._unique_keys = unique_keys
+        self._closing = threading.Event()
         self._config = ReplicateConfig()
         self._config.with_hard_pin = True
+        self.counters = PutCounters()
+        self.reserve = Reserve(store, self._config)
+        self.reserve.take()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    def refuse_too_large(self, size: int) -> None:
+        """Refuse what no waiting can make fit, before anything is done for it.
+
+        Raises:
+            PutRefused: `size` bytes are more than an empty segment has room for.
+        """
+        if size > self._largest_bytes:
+            raise PutRefused.because(
+                "too_large",
+                f"one sample has {size:,} bytes; the largest that a segment of {self._segment_bytes:,} bytes "
+                f"holds has {self._largest_bytes:,}",
+                where="store.segment_bytes",
+                hint="raise store.segment_bytes, or lower stream.max_new_tokens",
+            )
 
     def put_from(self, key: str, address: int, size: int) -> int:
         """Seal `size - 64` bytes of payload at `address` and put all `size` bytes, pinned.
@@ -49,53 +100,110 @@ class PinnedStore:
             0.
 
         Raises:
-            StoreError: The key exists, the object cannot fit, no space was made in time, or another code.
+            PutRefused: The key exists, the object cannot fit, no space was made in time, or another code.
         """
-        if size > self._segment_bytes:
-            raise StoreError(
-                f"one sample has {size:,} bytes and the store's segment only {self._segment_bytes:,}",
-                where="store.segment_bytes",
-                hint="raise store.segment_bytes, or lower stream.max_new_tokens",
-            )
-        self._refuse_existing(key)
-        payload = (ctypes.c_char * (size - SEAL_BYTES)).from_address(address)
-        view = memoryview(payload).cast("B")
+        self.refuse_too_large(size)
+        payload = memoryview((ctypes.c_char * (size - SEAL_BYTES)).from_address(address)).cast("B")
+        return self.put_digested(key, address, size, xxhash.xxh3_64_intdigest(payload))
+
+    def put_digested(self, key: str, address: int, size: int, digest: int) -> int:
+        """`put_from` of a payload whose XXH3-64 is known."""
+        self.refuse_too_large(size)
+        if not self._unique_keys:
+            self._refuse_existing(key)
 
         def put(waits: int) -> int:
-            ctypes.memmove(address + size - SEAL_BYTES, seal(view, waits), SEAL_BYTES)
+            sealed = seal_of(size - SEAL_BYTES, digest, waits)
+            ctypes.memmove(address + size - SEAL_BYTES, sealed, SEAL_BYTES)
+            self.reserve.take()
+            self.reserve.let_pass()
             return int(self._store.put_from(key, address, size, self._config))
 
-        return self._until_space(key, put)
+        try:
+            self._until_space(key, put, self._put_timeout_s)
+        except PutRefused:
+            self.counters.add("puts_refused")
+            raise
+        self.counters.add("puts")
+        self.counters.add("put_bytes", size)
+        return 0
 
     def put(self, key: str, value: bytes) -> int:
-        """Put a small object (an error marker), pinned; waits like `put_from`."""
-        self._refuse_existing(key)
-        return self._until_space(key, lambda _: int(self._store.put(key, value, self._config)))
+        """Put a small object (an error marker), pinned; where there is no space, into the reserve's.
+
+        Returns:
+            0.
+
+        Raises:
+            PutRefused: The key exists, no space was made in time, or another code.
+        """
+
+        def put(waits: int) -> int:
+            return int(self._store.put(key, value, self._config))
+
+        def put_or_spend(waits: int) -> int:
+            code = put(waits)
+            if code != STORE_FULL or not self.reserve.held:
+                return code
+            self.counters.add("reserves_spent")
+            return self.reserve.spend(lambda: put(waits))
+
+        try:
+            self._refuse_existing(key)
+            self._until_space(key, put_or_spend, MARKER_TIMEOUT_S)
+        except PutRefused:
+            self.counters.add("markers_lost")
+            raise
+        self.counters.add("markers")
+        return 0
+
+    def end_waits(self) -> None:
+        """Let puts that wait for space give up, and later ones not begin to wait."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Give the reserve back and close the store. No put may be under way."""
+        self._closing.set()
+        self.reserve.drop()
+        self._store.close()
 
     def _refuse_existing(self, key: str) -> None:
         if self._store.is_exist(key) == 1:
-            raise StoreError(
+            raise PutRefused.because(
+                "key_exists",
                 f"'{key}' is already in the store; a put would answer 0 and store nothing",
                 where="store",
                 hint="request ids must be unique: do not share one run id between two captures",
             )
 
-    def _until_space(self, key: str, put: Any) -> int:
-        deadline = time.monotonic() + self._put_timeout_s
+    def _until_space(self, key: str, put: Callable[[int], int], timeout_s: float) -> None:
+        started = time.monotonic()
         pause_s = FIRST_WAIT_S
         waits = 0
-        while True:
-            code = put(waits)
-            if code == 0:
-                return 0
-            if code != STORE_FULL:
-                raise StoreError(f"put of '{key}' answered {code}: {cause_of(code)}", where="store")
-            if time.monotonic() >= deadline:
-                raise StoreError(
-                    f"no space for '{key}' within {self._put_timeout_s:.0f} s ({waits} tries)",
-                    where="store.segment_bytes",
-                    hint="lower stream.in_flight_bytes or raise store.segment_bytes; is the reader alive?",
-                )
+        while (code := put(waits)) == STORE_FULL:
+            waited_s = time.monotonic() - started
+            if waited_s >= timeout_s:
+                raise _no_space(key, waited_s, waits)
+            self.counters.add("put_waits")
             waits += 1
-            time.sleep(pause_s * random.uniform(0.75, 1.25))
+            paused_at = time.monotonic()
+            if self._closing.wait(pause_s * random.uniform(0.75, 1.25)):
+                raise PutRefused.because(
+                    "closing", f"the server ends while '{key}' waits for space", where="store", waits=waits
+                )
+            self.counters.add("put_wait_seconds", time.monotonic() - paused_at)
             pause_s = min(2 * pause_s, LONGEST_WAIT_S)
+        if code != 0:
+            raise PutRefused.because(
+                "store_code", f"put of '{key}' answered {code}: {cause_of(code)}", where="store", waits=waits
+            )
+
+
+def _no_space(key: str, waited_s: float, waits: int) -> PutRefused:
+    return PutRefused.because(
+        "store_full",
+        f"no space for '{key}' within {waited_s:.0f} s ({waits} waits)",
+        where="store.segment_bytes",
+        hint="lower stream.in_flight_bytes or raise store.segment_bytes; is the reader alive?",
+        waits=waits,
+    )

@@ -3,85 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from running_store import MIB, OBJECT_BYTES, SEGMENT_BYTES, Writer, free_ports, running_master
 
 from tasks.errors import StoreError
 from tasks.stream.checksum import SEAL_BYTES, SealBroken, check_seal
-from tasks.stream.pinned import PinnedStore
 from tasks.stream.store import ObjectMissing, StoreClient
 
 pytestmark = pytest.mark.integration
 
-MIB = 2**20
-SEGMENT_BYTES = 64 * MIB
-OBJECT_BYTES = 16 * MIB
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
-
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program = shutil.which("mooncake_master", path=str(Path(sys.executable).parent))
-    assert program, "mooncake_master is not beside this Python"
-    rpc, metrics = _free_ports()
-    log = tmp_path_factory.mktemp("master") / "log"
-    with open(log, "w") as stream:
-        process = subprocess.Popen(
-            [
-                program,
-                "-rpc_address=127.0.0.1",
-                f"-rpc_port={rpc}",
-                "-metrics_host=127.0.0.1",
-                f"-metrics_port={metrics}",
-            ],
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,
-        )
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            assert process.poll() is None, log.read_text()[-2000:]
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", rpc)) == 0:
-                    break
-            assert time.monotonic() < deadline, "the master does not listen"
-            time.sleep(0.05)
-        yield f"127.0.0.1:{rpc}"
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-
-
-class Writer:
-    """A client that lends memory, with one registered buffer, as the connector has."""
-
-    def __init__(self, master: str):
-        self.client = StoreClient(master, segment_bytes=SEGMENT_BYTES)
-        self.buffer = (ctypes.c_char * OBJECT_BYTES)()
-        self.address = ctypes.addressof(self.buffer)
-        assert self.client.raw.register_buffer(self.address, OBJECT_BYTES) == 0
-
-    def pinned(self, timeout_s: float) -> PinnedStore:
-        return PinnedStore(self.client.raw, put_timeout_s=timeout_s, segment_bytes=SEGMENT_BYTES)
-
-    def fill(self, byte: int) -> None:
-        ctypes.memset(self.address, byte, OBJECT_BYTES)
+    with running_master(tmp_path_factory.mktemp("master") / "log") as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -122,17 +59,6 @@ def test_unread_objects_are_never_evicted(writer: Writer, reader: StoreClient) -
     keys = _fill_store(writer)
     assert len(keys) >= 2
     assert all(reader.exists(key) for key in keys)
-
-
-def test_full_store_makes_the_put_wait_until_the_reader_makes_room(
-    writer: Writer, reader: StoreClient
-) -> None:
-    keys = _fill_store(writer)
-    timer = threading.Timer(0.3, reader.remove, (keys[0],))
-    timer.start()
-    assert writer.pinned(timeout_s=30).put_from("t-late", writer.address, OBJECT_BYTES) == 0
-    timer.join()
-    assert check_seal(reader.get("t-late")) >= 1
 
 
 def test_existing_key_is_an_error_not_a_silent_success(writer: Writer, reader: StoreClient) -> None:
@@ -190,6 +116,6 @@ def test_regex_removes_one_run_only(writer: Writer, reader: StoreClient) -> None
 
 
 def test_master_that_is_not_there_is_a_clear_error() -> None:
-    _, port = _free_ports()
+    _, port = free_ports()
     with pytest.raises(StoreError, match="cannot be reached"):
         StoreClient(f"127.0.0.1:{port}")
