@@ -32,5 +32,7 @@ class Stream(Part):
     """Share of samples that may be lost before the stage fails."""
     read_timeout_s: Seconds = 60.0
     """Longest wait for one sample after its answer arrived, seconds."""
+    canary_every: Positive = 256
+    """Samples between two runs of the canary: greedy probes whose hidden states must explain the answers."""
     retention: Literal["all"] = "all"
     """`all` keeps every capture in the hidden-state log."""

@@ -20,6 +20,7 @@ from tasks.processes.child import ProgressFile, child_main
 from tasks.prompts.render import Rendered, load_tokenizer, refuse_too_many, render
 from tasks.stream.asking import Asker
 from tasks.stream.budget import ByteBudget
+from tasks.stream.canary import open_canary
 from tasks.stream.collector import Collector
 from tasks.stream.log import LogWriter
 from tasks.stream.sample import Request, Shape
@@ -179,6 +180,12 @@ async def _collect(
         timeout_s=settings.answer_timeout_s,
     )
     async with asker:
+        canary = open_canary(settings, asker, store, files.canary)
+
+        def finished() -> None:
+            show.sample()
+            canary.sample_done()
+
         collector = Collector(
             asker=asker,
             store=store,
@@ -189,9 +196,11 @@ async def _collect(
             set_aside=files.set_aside,
             max_attempts=settings.max_attempts,
             read_timeout_s=settings.read_timeout_s,
-            on_sample=show.sample,
+            on_sample=finished,
+            check=canary.sample,
         )
-        await collector.run(missing, settings.concurrency)
+        await canary.check()
+        await canary.beside(collector.run(missing, settings.concurrency))
         return collector.lost
 
 

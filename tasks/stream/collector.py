@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.errors import RetrainError, StoreError
 from tasks.stream.asking import Asker
@@ -18,6 +18,9 @@ from tasks.stream.log import LogWriter
 from tasks.stream.sample import Answer, Request, SampleRejected, Shape, verify
 from tasks.stream.store import ERROR_SUFFIX, LeaseExpired, ObjectMissing, StoreClient
 from tasks.stream.tally import Tally
+
+if TYPE_CHECKING:
+    import torch
 
 _POLL_S = 0.002
 _LONGEST_POLL_S = 0.05
@@ -38,6 +41,7 @@ class Collector:
         max_attempts: Requests for one prompt before it is lost.
         read_timeout_s: Longest wait for a sample after its answer.
         on_sample: Called after each finished prompt.
+        check: Called with the states `[T, L, H]` of each verified sample; raises SampleRejected.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Collector:
         max_attempts: int,
         read_timeout_s: float,
         on_sample: Callable[[], None],
+        check: Callable[[torch.Tensor, Request, Answer], None] = lambda *_: None,
     ):
         self._asker = asker
         self._store = store
@@ -64,6 +69,7 @@ class Collector:
         self._max_attempts = max_attempts
         self._read_timeout_s = read_timeout_s
         self._on_sample = on_sample
+        self._check = check
         self._threads = ThreadPoolExecutor(_STORE_THREADS, thread_name_prefix="store")
         self.lost: list[dict[str, Any]] = []
 
@@ -151,6 +157,7 @@ class Collector:
         except StoreError as error:
             raise SampleRejected("store_read", str(error)) from None
         states, ids, waits = verify(stored, answer, request, self._shape)
+        self._check(states, request, answer)
         self._log.append(
             i=request.n,
             prompt_id=request.prompt_id,

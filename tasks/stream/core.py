@@ -18,6 +18,7 @@ from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.models import TargetEndpoint, TargetIdentity
 from tasks.stage import canonical, sha256_text, write_atomic
+from tasks.stream.canary_report import read_report
 from tasks.stream.log import index_digest, read_index
 from tasks.stream.models import CaptureCounters, CaptureManifest
 from tasks.stream.settings import (
@@ -84,7 +85,7 @@ def capture(
         watch=watch,
     )
     _check_lost(profile, files, len(prompts.prompts))
-    return manifest_of(files, identity)
+    return manifest_of(files, identity, profile.stream.temperature)
 
 
 def settings_for(
@@ -116,6 +117,7 @@ def settings_for(
         max_model_len=profile.target.max_model_len,
         max_bad_rows=profile.prompts.max_bad_rows,
         layers=len(identity.layer_ids),
+        layer_ids=identity.layer_ids,
         hidden_size=identity.hidden_size,
         dtype=identity.dtype,
         sampling={"train": training, "held_out": training, "evaluate": greedy},
@@ -129,6 +131,7 @@ def settings_for(
         max_attempts=stream.max_attempts,
         read_timeout_s=stream.read_timeout_s,
         answer_timeout_s=profile.serve.progress_timeout_s,
+        canary_every=stream.canary_every,
         folder=str(folder),
         progress_file=str(run.progress / f"{JOB_NAME}.jsonl"),
     )
@@ -156,7 +159,14 @@ def _continue_or_clear(files: CaptureFiles, origin: str) -> None:
     known = json.loads(files.origin.read_text("utf-8")) if files.origin.exists() else None
     if known != origin:
         shutil.rmtree(files.log, ignore_errors=True)
-        for path in (files.counters, files.lost, files.dropped, files.set_aside, files.token_counts):
+        for path in (
+            files.counters,
+            files.lost,
+            files.dropped,
+            files.set_aside,
+            files.token_counts,
+            files.canary,
+        ):
             path.unlink(missing_ok=True)
     write_atomic(files.origin, json.dumps(origin))
 
@@ -172,7 +182,9 @@ def _check_lost(profile: Profile, files: CaptureFiles, total: int) -> None:
         )
 
 
-def manifest_of(files: CaptureFiles, identity: TargetIdentity) -> CaptureManifest:
+def manifest_of(
+    files: CaptureFiles, identity: TargetIdentity, temperature: float | None = None
+) -> CaptureManifest:
     """Describe a finished log from its index."""
     entries = read_index(files.log)
     counters: CaptureCounters = read_counters(files.counters)
@@ -189,5 +201,7 @@ def manifest_of(files: CaptureFiles, identity: TargetIdentity) -> CaptureManifes
         distinct_tokens=len(read_token_counts(files.token_counts)[ALL]),
         bytes=sum(entry.bytes for entry in entries),
         splits=dict(Counter(entry.split for entry in entries)),
+        temperature=temperature,
+        canary=read_report(files.canary),
         counters=counters,
     )

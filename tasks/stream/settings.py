@@ -39,6 +39,8 @@ class CaptureSettings(BaseModel):
     max_model_len: int
     max_bad_rows: float
     layers: int
+    layer_ids: tuple[int, ...] = ()
+    """Captured layers, for a server that announces its own."""
     hidden_size: int
     dtype: str
     sampling: dict[Split, SamplingSettings]
@@ -52,6 +54,8 @@ class CaptureSettings(BaseModel):
     max_attempts: int
     read_timeout_s: float
     answer_timeout_s: float
+    canary_every: int = 0
+    """Samples between two runs of the canary's probes; 0 switches the canary off, which no profile can."""
     folder: str
     """The stage folder; everything below is in it."""
     progress_file: str
@@ -88,6 +92,7 @@ class CaptureFiles:
         self.counters = folder / "counters.json"
         self.lost = folder / "lost.jsonl"
         self.dropped = folder / "dropped.jsonl"
+        self.canary = folder / "canary.json"
         self.set_aside = folder / "set_aside.jsonl"
         self.token_counts = folder / "token_counts.json"
         self.work = folder / "work"
