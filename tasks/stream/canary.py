@@ -148,7 +148,7 @@ class Canary:
                 raise ServiceError(
                     "the last captured layer does not explain the target's greedy answer: another token "
                     f"has a larger logit at {len(wrong)} of {len(rows.tokens)} positions of probe {number} "
-                    f"(first at answer token {wrong[0]}: by {float(judged.gap[wrong[0]]):.3g}, a tie is at most "
+                    f"(first at answer token {wrong[0]}: by {float(judged.gap[wrong[0]]):.3g}, a tie up to "
                     f"{float(judged.tie[wrong[0]]):.2g})",
                     where="the target's hidden states",
                     hint=cause_of(self._head, number, probed),

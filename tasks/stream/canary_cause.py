@@ -28,8 +28,7 @@ def cause_of(head: OutputHead, number: int, probed: Sequence[Probed]) -> str:
         if _explains(head, last, one, shift):
             return f"the states stand one row {words} their tokens: the engine's extraction is off by one"
     for other, another in enumerate(probed):
-        shift = one.prompt_tokens - another.prompt_tokens
-        if other != number and _explains(head, last, another, shift):
+        if other != number and _explains(head, last, another):
             return f"the states of probe {number} are those of probe {other}: the engine mixes up requests"
     return _UNKNOWN
 

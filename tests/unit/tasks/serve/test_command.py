@@ -46,6 +46,7 @@ def test_target_command_line() -> None:
         "--max-num-seqs", "32",
         "--max-num-batched-tokens", "4096",
     ]  # fmt: skip
+    assert value(argv, "--generation-config") == "vllm", "no penalty of generation_config.json"
     assert "--no-enable-prefix-caching" in words and "--enforce-eager" in words
     assert "--trust-remote-code" not in words and "--api-key" not in words
     assert words[-1] == "--disable-log-requests"
