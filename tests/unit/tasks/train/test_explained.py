@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import torch
 
 from tasks.errors import StageInputError
 from tasks.stream.continuity import layer_links, mean_links
-from tasks.stream.log import HiddenStateLog, LogWriter
+from tasks.stream.head import OutputHead
+from tasks.stream.log import HiddenStateLog, IndexEntry, LogWriter
 from tasks.train.explained import MAX_SAMPLES, check_explained
 from tasks.train.loop import StopFlag
 from tasks.train.run import train_draft
 from tasks.train.settings import TrainSettings
-from tests.unit.tasks.train.conftest import TinyWorld
+from tests.unit.tasks.train.conftest import VOCAB, TinyWorld
 
 Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -62,15 +64,31 @@ def test_the_target_s_own_states_pass(world: TinyWorld, tmp_path: Path) -> None:
     assert check_explained(settings(world, tmp_path), log, log.entries("train")) == ""
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0, None])
-def test_states_of_another_sample_are_refused(
-    world: TinyWorld, tmp_path: Path, temperature: float | None
-) -> None:
+def test_states_of_another_sample_are_refused(world: TinyWorld, tmp_path: Path) -> None:
     log = rewritten(world, tmp_path / "log", last_of_another)
     with pytest.raises(StageInputError) as info:
-        check_explained(settings(world, tmp_path, temperature=temperature), log, log.entries("train"))
+        check_explained(settings(world, tmp_path), log, log.entries("train"))
     assert "of only 0 of 20 checked samples" in info.value.what and "0 (p0)" in info.value.what
     assert "and 15 more" in info.value.what and "--from stream" in info.value.hint
+
+
+@pytest.mark.parametrize("temperature", [1.0, None])
+def test_drawn_answers_are_not_expected_to_be_greedy(
+    world: TinyWorld, tmp_path: Path, temperature: float | None
+) -> None:
+    """Second-best tokens: refused where the log says that it is greedy, else what drawing may give."""
+    log = HiddenStateLog(world.log)
+    weights = OutputHead(world.target, "float32")
+
+    def second_best(entry: IndexEntry) -> IndexEntry:
+        rows = log.load(entry)[0][entry.prompt_tokens - 1 :, -1]
+        logits = weights.normed(rows) @ weights.rows(torch.arange(VOCAB)).T
+        return replace(entry, answer_ids=tuple(logits.topk(2).indices[:, 1].tolist()))
+
+    entries = [second_best(entry) for entry in log.entries("train")]
+    assert check_explained(settings(world, tmp_path, temperature=temperature), log, entries) == ""
+    with pytest.raises(StageInputError, match="of only 0 of 20"):
+        check_explained(settings(world, tmp_path), log, entries)
 
 
 def test_training_does_not_start_on_them(world: TinyWorld, tmp_path: Path) -> None:
@@ -110,7 +128,7 @@ def test_one_bad_sample_is_named(world: TinyWorld, tmp_path: Path) -> None:
 
 
 def test_a_long_log_is_sampled(world: TinyWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = HiddenStateLog(world.log)
+    log, known = HiddenStateLog(world.log), settings(world, tmp_path)
     entries = log.entries("train") * 50
     loaded: list[int] = []
     real = HiddenStateLog.load
@@ -120,7 +138,7 @@ def test_a_long_log_is_sampled(world: TinyWorld, tmp_path: Path, monkeypatch: py
         return real(self, entry)
 
     monkeypatch.setattr(HiddenStateLog, "load", load)
-    check_explained(settings(world, tmp_path), log, entries)
+    check_explained(known, log, entries)
     assert len(loaded) == MAX_SAMPLES and len(set(loaded)) > 10
 
 
