@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tasks.errors import ServiceError
@@ -139,22 +140,27 @@ class Canary:
         """
         if self._head is None:
             return 0.0
-        largest = 0.0
-        for number, one in enumerate(probed):
-            rows = answer_rows(one.states, one.prompt_tokens, one.answer.answer_ids, None)
-            judged = self._head.judge(rows.states, rows.tokens)
-            wrong = (~judged.greedy).nonzero().flatten().tolist()
+        rows = [answer_rows(one.states, one.prompt_tokens, one.answer.answer_ids, None) for one in probed]
+        states, tokens = (
+            torch.cat(parts) for parts in zip(*((r.states, r.tokens) for r in rows), strict=True)
+        )
+        judged = self._head.judge(states, tokens)
+        start = 0
+        for number, one in enumerate(rows):
+            end = start + len(one.tokens)
+            wrong = (~judged.greedy[start:end]).nonzero().flatten().tolist()
             if wrong:
+                worst = start + wrong[0]
                 raise ServiceError(
-                    "the last captured layer does not explain the target's greedy answer: another token "
-                    f"has a larger logit at {len(wrong)} of {len(rows.tokens)} positions of probe {number} "
-                    f"(first at answer token {wrong[0]}: by {float(judged.gap[wrong[0]]):.3g}, a tie up to "
-                    f"{float(judged.tie[wrong[0]]):.2g})",
+                    "the last captured layer does not explain the target's greedy answer: another token has "
+                    f"a larger logit at {len(wrong)} of {len(one.tokens)} positions of probe {number} (first "
+                    f"at answer token {wrong[0]}: by {float(judged.gap[worst]):.3g}, a tie is up to "
+                    f"{float(judged.tie[worst]):.2g})",
                     where="the target's hidden states",
                     hint=cause_of(self._head, number, probed),
                 )
-            largest = max([largest, *judged.gap.tolist()])
-        return largest
+            start = end
+        return float(judged.gap.max())
 
     def _record(self, probed: Sequence[Probed], gap: float, announced: bool) -> None:
         old = read_report(self._path)

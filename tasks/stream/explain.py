@@ -6,6 +6,7 @@ values and the right token ids. It does not have states under which its tokens a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -67,19 +68,28 @@ class Explained:
         return not self.greedy or self.misses <= max(1.0, _MISSES * self.rows)
 
 
-def explain(head: OutputHead, rows: Rows, temperature: float | None) -> Explained:
-    """Judge rows with the whole head.
+def explain(head: OutputHead, samples: Sequence[Rows], temperature: float | None) -> list[Explained]:
+    """Judge rows of samples with the whole head, which is read once for all of them.
 
     Args:
-        temperature: Of the answer's sampling; None where it is not known, e.g. of recorded answers.
+        temperature: Of the answers' sampling; None where it is not known, e.g. of recorded answers.
     """
-    judged = head.judge(rows.states, rows.tokens, 1.0 if temperature is None else temperature)
-    return Explained(
-        rows=len(rows.tokens),
-        misses=int((~judged.greedy).sum()),
-        surprise=float(judged.surprise.mean()) if len(rows.tokens) else 0.0,
-        greedy=temperature == 0,
-    )
+    if not samples:
+        return []
+    states = torch.cat([rows.states for rows in samples])
+    tokens = torch.cat([rows.tokens for rows in samples])
+    judged = head.judge(states, tokens, 1.0 if temperature is None else temperature)
+    counts = [len(rows.tokens) for rows in samples]
+    parts = zip(judged.greedy.split(counts), judged.surprise.split(counts), strict=True)
+    return [
+        Explained(
+            rows=len(greedy),
+            misses=int((~greedy).sum()),
+            surprise=float(surprise.mean()) if len(greedy) else 0.0,
+            greedy=temperature == 0,
+        )
+        for greedy, surprise in parts
+    ]
 
 
 class QuickCheck:

@@ -7,14 +7,11 @@ token ids all fit. So some samples, spread over the log, are compared with the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-from torch import Tensor
 
 from tasks.errors import StageInputError
 from tasks.stream.continuity import LEAST_ROWS, broken_links, layer_links
-from tasks.stream.explain import MAX_ROWS, answer_rows, explain
+from tasks.stream.explain import MAX_ROWS, Rows, answer_rows, explain
 from tasks.stream.head import OutputHead, open_head
 from tasks.stream.log import HiddenStateLog, IndexEntry
 from tasks.train.settings import TrainSettings
@@ -25,15 +22,6 @@ _RECAPTURE = (
     "capture again: retrain-dspark resume --from stream. If it happens again, compare target.model with the "
     "model that the server serves, and target.aux_layer_ids with the layers that it captures"
 )
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    entry: IndexEntry
-    last_layer: bool
-    """The last layer explains the answer."""
-    broken: tuple[int, ...]
-    """Places of captured layers that do not go with the next one."""
 
 
 def check_explained(settings: TrainSettings, log: HiddenStateLog, entries: Sequence[IndexEntry]) -> str:
@@ -47,22 +35,24 @@ def check_explained(settings: TrainSettings, log: HiddenStateLog, entries: Seque
             not of the same tokens.
     """
     head, why_not = open_head(Path(settings.target_dir), settings.capture_dtype)
-    verdicts = [_judge(settings, head, entry, log.load(entry)[0]) for entry in _spread(entries)]
-    unexplained = [one.entry for one in verdicts if not one.last_layer]
+    chosen = _spread(entries)
+    rows, links = _read(log, chosen)
+    unexplained = _unexplained(head, chosen, rows, settings.temperature) if head is not None else []
     if unexplained:
         raise StageInputError(
-            f"the last layer explains the answers of only {len(verdicts) - len(unexplained)} of "
-            f"{len(verdicts)} checked samples; not of {_names(unexplained)}: their states are of other "
+            f"the last layer explains the answers of only {len(chosen) - len(unexplained)} of "
+            f"{len(chosen)} checked samples; not of {_names(unexplained)}: their states are of other "
             "tokens, another sample, another layer or another model",
             where=str(log.folder),
             hint=_RECAPTURE,
         )
-    mixed = [one for one in verdicts if one.broken]
+    broken = [broken_links(own, settings.layer_links) for own in links]
+    mixed = [entry for entry, places in zip(chosen, broken, strict=True) if places]
     if mixed:
-        layers = sorted({settings.aux_layer_ids[place] for one in mixed for place in one.broken})
+        layers = sorted({settings.aux_layer_ids[place] for places in broken for place in places})
         raise StageInputError(
-            f"auxiliary layers {layers} of {len(mixed)} of {len(verdicts)} checked samples do not go with "
-            f"the layers after them: {_names([one.entry for one in mixed])} hold states of another sample",
+            f"auxiliary layers {layers} of {len(mixed)} of {len(chosen)} checked samples do not go with "
+            f"the layers after them: {_names(mixed)} hold states of another sample",
             where=str(log.folder),
             hint=_RECAPTURE,
         )
@@ -74,18 +64,27 @@ def _spread(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
     return [entries[place * len(entries) // count] for place in range(count)]
 
 
-def _judge(settings: TrainSettings, head: OutputHead | None, entry: IndexEntry, states: Tensor) -> _Verdict:
-    """Judge `states [T, L, H]` of one sample."""
-    good = True
-    if head is not None and states.shape[-1] == head.hidden_size:
-        temperature = 0.0 if entry.split == "evaluate" else settings.temperature
-        rows = answer_rows(states, entry.prompt_tokens, entry.answer_ids, MAX_ROWS)
-        good = explain(head, rows, temperature).good
-    answer = states[entry.prompt_tokens - 1 :]
-    # Prompts begin alike, so only the answer's rows tell samples apart.
-    enough = len(answer) >= LEAST_ROWS
-    broken = broken_links(layer_links(answer), settings.layer_links) if enough else []
-    return _Verdict(entry, good, tuple(broken))
+def _read(log: HiddenStateLog, entries: Sequence[IndexEntry]) -> tuple[list[Rows], list[tuple[float, ...]]]:
+    """Rows of the last layer, and similarity of neighbouring layers (empty for few rows), sample by sample.
+
+    Prompts begin alike, so only the answer's rows tell samples apart.
+    """
+    rows, links = [], []
+    for entry in entries:
+        states = log.load(entry)[0]
+        answer = states[entry.prompt_tokens - 1 :]
+        rows.append(answer_rows(states, entry.prompt_tokens, entry.answer_ids, MAX_ROWS))
+        links.append(layer_links(answer) if len(answer) >= LEAST_ROWS else ())
+    return rows, links
+
+
+def _unexplained(
+    head: OutputHead, entries: Sequence[IndexEntry], rows: Sequence[Rows], temperature: float | None
+) -> list[IndexEntry]:
+    """Entries whose `rows` do not explain their answers; another width than the head's is none of ours."""
+    fitting = [place for place, one in enumerate(rows) if one.states.shape[-1] == head.hidden_size]
+    found = explain(head, [rows[place] for place in fitting], temperature)
+    return [entries[place] for place, one in zip(fitting, found, strict=True) if not one.good]
 
 
 def _names(entries: Sequence[IndexEntry]) -> str:

@@ -40,7 +40,7 @@ def some_samples(log: HiddenStateLog) -> list[Sample]:
 
 
 def judged(head: OutputHead, entry: IndexEntry, states: Tensor) -> Explained:
-    return explain(head, answer_rows(states, entry.prompt_tokens, entry.answer_ids, MAX_ROWS), 0.0)
+    return explain(head, [answer_rows(states, entry.prompt_tokens, entry.answer_ids, MAX_ROWS)], 0.0)[0]
 
 
 def other_of(samples: list[Sample], place: int) -> Tensor:
@@ -90,7 +90,7 @@ def link_figures(samples: list[Sample]) -> dict[str, float]:
 def test_own_states_explain_answers_and_wrong_ones_do_not(
     demo_run: RunFolder, record_property: Callable[[str, object], None]
 ) -> None:
-    """Own states explain every greedy answer; another sample's, moved rows and earlier layers explain none."""
+    """Own states explain every answer; another sample's, moved rows and earlier layers explain none."""
     log = HiddenStateLog(demo_run.stage(STREAM).path / "log")
     profile = demo_run.profile()
     head = OutputHead(Path(resolve_target(profile)), profile.target.dtype)

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 FAKE = ROOT / "tests" / "fakes" / "explained_server.py"
-PROMPTS = 6
+PROMPTS = 10
 Changes = dict[str, Any]
 
 
@@ -79,6 +79,7 @@ class TheirServer:
                 "train_per_domain": None,
                 "evaluate_per_domain": None,
                 "max_similarity": 1.0,
+                "held_out": 0.5,
             },
             "stream": {
                 "in_flight_bytes": 8 * 2**20,

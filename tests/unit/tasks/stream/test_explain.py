@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tasks.stream.continuity import broken_links, layer_links, mean_links
-from tasks.stream.explain import MAX_ROWS, QuickCheck, answer_rows, explain
+from tasks.stream.explain import MAX_ROWS, Explained, QuickCheck, Rows, answer_rows, explain
 from tasks.stream.head import OutputHead
 from tasks.stream.sample import SampleRejected
 from tests.support.tiny_target import Answered, answer, make_target
@@ -32,6 +32,10 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     return OutputHead(folder, "float32"), made
 
 
+def judged(head: OutputHead, rows: Rows, temperature: float | None) -> Explained:
+    return explain(head, [rows], temperature)[0]
+
+
 FAULTS: dict[str, Callable[[Answered, Answered], Tensor]] = {
     "another sample": lambda one, other: torch.cat([other.states, other.states])[: len(one.states)],
     "one row late": lambda one, _: one.states.roll(1, 0),
@@ -47,8 +51,8 @@ def test_own_states_explain_an_answer(samples: Samples, heat: float) -> None:
     for one in made[heat]:
         prompt = len(one.prompt_ids)
         quick(one.states, prompt, one.answer_ids, heat)
-        assert explain(head, answer_rows(one.states, prompt, one.answer_ids, MAX_ROWS), heat).good
-        assert explain(head, answer_rows(one.states, prompt, one.answer_ids, MAX_ROWS), None).good
+        assert judged(head, answer_rows(one.states, prompt, one.answer_ids, MAX_ROWS), heat).good
+        assert judged(head, answer_rows(one.states, prompt, one.answer_ids, MAX_ROWS), None).good
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -58,7 +62,7 @@ def test_other_states_do_not_explain_a_greedy_answer(samples: Samples, fault: st
     for place, one in enumerate(made[0.0]):
         states = FAULTS[fault](one, made[0.0][place - 1])
         prompt = len(one.prompt_ids)
-        assert not explain(head, answer_rows(states, prompt, one.answer_ids, MAX_ROWS), 0.0).good
+        assert not judged(head, answer_rows(states, prompt, one.answer_ids, MAX_ROWS), 0.0).good
         with pytest.raises(SampleRejected, match="not_explained"):
             quick(states, prompt, one.answer_ids, 0.0)
 
@@ -68,7 +72,7 @@ def test_other_states_make_a_drawn_answer_surprising(samples: Samples, fault: st
     head, made = samples
     for place, one in enumerate(made[1.0]):
         states = FAULTS[fault](one, made[1.0][place - 1])
-        assert not explain(head, answer_rows(states, len(one.prompt_ids), one.answer_ids, MAX_ROWS), 1.0).good
+        assert not judged(head, answer_rows(states, len(one.prompt_ids), one.answer_ids, MAX_ROWS), 1.0).good
 
 
 def test_rows_are_those_that_predicted_the_answer() -> None:
@@ -99,3 +103,15 @@ def test_a_layer_of_another_sample_breaks_its_links(samples: Samples) -> None:
         mixed[:, :-1] = answers[place - 1][:, :-1]
         assert broken_links(layer_links(mixed), usual) == [2]
         assert broken_links(layer_links(mixed), ()) == []
+
+
+def test_samples_are_judged_together_as_alone(samples: Samples) -> None:
+    head, made = samples
+    rows = [
+        answer_rows(one.states, len(one.prompt_ids), one.answer_ids, 5 + k) for k, one in enumerate(made[0.7])
+    ]
+    together = explain(head, rows, 0.7)
+    for one, alone in zip(together, (judged(head, own, 0.7) for own in rows), strict=True):
+        assert (one.rows, one.misses) == (alone.rows, alone.misses)
+        assert one.surprise == pytest.approx(alone.surprise, abs=1e-4)
+    assert explain(head, [], 0.7) == []
