@@ -29,6 +29,7 @@ _RESERVED = (
     "--kv-transfer-config",
     "--revision",
     "--tokenizer",
+    "--override-generation-config",
 )
 
 

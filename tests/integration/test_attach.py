@@ -34,7 +34,7 @@ from tasks.stream.models import CaptureManifest
 from tasks.stream.store import StoreClient
 from tests.support.tiny_target import AUX_LAYERS, make_target
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 FAKE = ROOT / "tests" / "fakes" / "explained_server.py"

@@ -104,6 +104,7 @@ def test_server_environment() -> None:
     [
         "--port", "--port=1", "--max_num_seqs", "--max-num-s", "--api-key", "--no-enable-chunked-prefill",
         "--enable-prefix-caching", "--trust-remote-code", "--config", "--speculative-config={}",
+        "--generation-config=auto", "--override-generation-config={}",
     ],
 )  # fmt: skip
 def test_extra_arguments_may_not_repeat(word: str) -> None:
