@@ -301,6 +301,11 @@ class Profile(Part):
             )
         if self.serve.kind == "attach" and not self.serve.url:
             raise ValueError("serve.kind is attach, so serve.url must name the running server")
+        if self.serve.kind == "attach" and not self.store.master:
+            raise ValueError(
+                "serve.kind is attach, so store.master must name the master (HOST:PORT) of the store that "
+                "the running server writes to"
+            )
         if self.train.optimizer == "muon" and self.train.muon_lr is None:
             raise ValueError("train.optimizer is muon, so train.muon_lr must be written out")
         return self

@@ -23,6 +23,8 @@ class Store(Part):
     it (`MC_TCP_BIND_ADDRESS`); empty takes `host`."""
     host: str = "127.0.0.1"
     """Address that the master binds and that clients give as their own."""
+    master: Annotated[str, Field(pattern=r"^$|^(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):[0-9]{1,5}$")] = ""
+    """`HOST:PORT` of the master that a running server writes to (`serve.kind: attach` only)."""
     rpc_port: Port = 0
     """Port of the master; 0 takes a free one."""
     segment_bytes: Annotated[int, Field(ge=16 * 2**20)] = 2**30

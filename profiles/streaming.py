@@ -55,6 +55,8 @@ class Stream(Part):
     server_wait_s: Seconds = 120.0
     """Longest wait for a target or store master that went away, seconds; requests lost to it do not count as
     attempts."""
+    canary_every: Positive = 256
+    """Samples between two runs of the canary: greedy probes whose hidden states must explain the answers."""
     retention: Literal["all"] = "all"
     """`all` keeps every capture in the hidden-state log."""
 

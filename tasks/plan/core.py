@@ -139,7 +139,7 @@ def planned_ports(profile: Profile) -> dict[str, str]:
     )
     return {
         "target": target,
-        "store master": at(profile.store.host, profile.store.rpc_port),
+        "store master": profile.store.master or at(profile.store.host, profile.store.rpc_port),
         "store master, admin": at(profile.store.host, 0),
         "arms": at(profile.serve.host, 0),
     }

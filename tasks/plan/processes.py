@@ -33,7 +33,6 @@ def planned_processes(profile: Profile, target: TargetConfig, train_bytes: int) 
     master = f"{host}:{profile.store.rpc_port}"
     layers = layer_ids(profile, target.num_hidden_layers)
     processes = [
-        _process("store-master", "serve", "serve", _master(host, profile.store.rpc_port), MASTER_BYTES),
         _process(
             "capture",
             "stream",
@@ -50,7 +49,10 @@ def planned_processes(profile: Profile, target: TargetConfig, train_bytes: int) 
     ]
     if profile.serve.kind == "launch":
         argv = target_argv(profile, folder, layers, profile.serve.port, master)
-        processes.insert(1, _process("target", "serve", "serve", argv, served))
+        processes[:0] = [
+            _process("store-master", "serve", "serve", _master(host, profile.store.rpc_port), MASTER_BYTES),
+            _process("target", "serve", "serve", argv, served),
+        ]
     return tuple(processes)
 
 

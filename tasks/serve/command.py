@@ -29,6 +29,7 @@ _RESERVED = (
     "--kv-transfer-config",
     "--revision",
     "--tokenizer",
+    "--override-generation-config",
 )
 
 
@@ -112,6 +113,8 @@ def server_argv(
     """Command line of a vLLM server.
 
     Prefix caching is off: a cached prefix has no hidden states to capture, and would blur measurements.
+    The model's own `generation_config.json` sets no sampling: a repetition penalty in it would make greedy
+    answers that are not the largest logit, which is what a draft learns.
 
     Raises:
         UsageError: `serve.extra_args` repeats what the pipeline sets.
@@ -127,6 +130,7 @@ def server_argv(
         "--max-num-batched-tokens", str(profile.serve.max_num_batched_tokens),
         "--enable-chunked-prefill",
         "--no-enable-prefix-caching",
+        "--generation-config", "vllm",
         *(("--trust-remote-code",) if profile.target.trust_remote_code else ()),
         *(cpu_arguments(profile) if is_cpu(profile) else ()),
         *further,

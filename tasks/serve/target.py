@@ -59,7 +59,7 @@ class TargetServer:
         folder = resolve_target(self._profile)
         config = check_target(self._profile, folder)
         if self._profile.serve.kind == "attach":
-            engine, endpoint = attach(self._profile, self._run.run_id)
+            engine, endpoint = attach(self._profile, folder)
         else:
             engine = engine_version()
             endpoint = self._launch(folder, config)

@@ -18,6 +18,7 @@ from tasks.serve.target_config import TargetConfig, read_json
 INDEX = "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
 _MAX_HEADER_BYTES = 100 * 2**20
+_EMBEDDING = ("embed_tokens.weight", "tok_embeddings.weight")
 
 # vLLM 0.32 classes of text models that hand out auxiliary hidden states (`SupportsEagle3`).
 ARCHITECTURES = frozenset(
@@ -140,6 +141,16 @@ def read_header(path: Path) -> dict[str, Tensor]:
         ) from None
 
 
+@dataclass(frozen=True)
+class OutputTensors:
+    """What turns the last layer's output into logits."""
+
+    head: Tensor
+    """The output head `[vocabulary, hidden]`; the embedding where the two are tied."""
+    norm: Tensor
+    """The final norm `[hidden]`."""
+
+
 def check_weights(config: TargetConfig) -> None:
     """Find what the draft copies from the target.
 
@@ -152,19 +163,40 @@ def check_weights(config: TargetConfig) -> None:
             where=f"{config.folder / 'config.json'}: architectures",
             hint="the engine gives hidden states of known families only, e.g. Llama, Qwen3, DeepseekV3",
         )
+    tensors = _all_tensors(config)
+    _require(tensors, config, _EMBEDDING, (config.vocab_size, config.hidden_size))
+    _output_tensors(tensors, config)
+
+
+def output_tensors(config: TargetConfig) -> OutputTensors:
+    """The final norm and the output head, by their headers.
+
+    Raises:
+        UsageError: One of them is missing, ambiguous, packed or of another size.
+    """
+    return _output_tensors(_all_tensors(config), config)
+
+
+def _all_tensors(config: TargetConfig) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in weight_files(config.folder):
         tensors |= read_header(path)
-    vocabulary = (config.vocab_size, config.hidden_size)
-    _require(tensors, config, ("embed_tokens.weight", "tok_embeddings.weight"), vocabulary)
-    if not config.tie_word_embeddings:
-        _require(tensors, config, ("lm_head.weight", "output.weight"), vocabulary)
-    _require(tensors, config, ("model.norm.weight", "norm.weight", "norm_f.weight"), (config.hidden_size,))
+    return tensors
+
+
+def _output_tensors(tensors: Mapping[str, Tensor], config: TargetConfig) -> OutputTensors:
+    names = _EMBEDDING if config.tie_word_embeddings else ("lm_head.weight", "output.weight")
+    return OutputTensors(
+        head=_require(tensors, config, names, (config.vocab_size, config.hidden_size)),
+        norm=_require(
+            tensors, config, ("model.norm.weight", "norm.weight", "norm_f.weight"), (config.hidden_size,)
+        ),
+    )
 
 
 def _require(
     tensors: Mapping[str, Tensor], config: TargetConfig, names: tuple[str, ...], shape: tuple[int, ...]
-) -> None:
+) -> Tensor:
     tensor = _find(tensors, config, names)
     packed = tensor.dtype not in _FLOATS
     if packed or tensor.shape != shape:
@@ -173,6 +205,7 @@ def _require(
             where=str(config.folder / tensor.file),
             hint="use weights whose embedding, output head and final norm are not packed or quantized",
         )
+    return tensor
 
 
 def _find(tensors: Mapping[str, Tensor], config: TargetConfig, names: tuple[str, ...]) -> Tensor:

@@ -60,8 +60,12 @@ class Server:
 
     def models(self) -> dict[str, str]:
         """Served name -> model folder or repository, as the server says."""
+        return {name: str(row.get("root") or "") for name, row in self.model_rows().items()}
+
+    def model_rows(self) -> dict[str, dict[str, Any]]:
+        """Served name -> everything that the server says about that model."""
         rows = self.get("/v1/models").json().get("data", [])
-        return {str(row.get("id")): str(row.get("root") or "") for row in rows}
+        return {str(row.get("id")): row for row in rows}
 
     def version(self) -> str:
         return str(self.get("/version").json().get("version", ""))

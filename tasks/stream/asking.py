@@ -19,6 +19,7 @@ from tasks.stream.reasons import (
     SERVER_ERROR,
 )
 from tasks.stream.sample import Answer, GivenAnswer, Request, SampleRejected, answer_of, choice_of
+from tasks.stream.versions import require_same_versions
 
 _CONNECT_S = 10.0
 _PROBE_S = 5.0
@@ -105,6 +106,7 @@ class Asker:
         Raises:
             SampleRejected: This attempt failed; `final` says whether another may succeed.
             ServiceError: The server refuses what every request asks.
+            UsageError: The server's connector is another one, or of other versions.
         """
         prompt, given = request.prompt_ids, request.given
         if given is not None:
@@ -114,6 +116,7 @@ class Asker:
         if given is not None:
             body |= {"max_tokens": 1, "temperature": 0.0, "top_p": 1.0}
         answer = answer_of(await self._post(body, self.request_id(request, attempt)), prompt)
+        require_same_versions(answer.manifest, f"{self._field}: {self.url}")
         return answer if given is None else Answer(given.ids, given.finish_reason, answer.manifest)
 
     async def ask_without_states(self, request: Request, attempt: int) -> GivenAnswer:

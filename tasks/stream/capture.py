@@ -67,6 +67,8 @@ def _capture_missing(settings: CaptureSettings, files: CaptureFiles, claim: Clai
     if missing or claim.inherited == settings.store_master:
         session = _session(settings, files, log, tally, show, prepared)
         consumed = _run_session(session, tally, dead_runs(claim.path.parent, settings.store_master), finished)
+    if tally.lost <= settings.max_lost * prepared.prompts:
+        log.finish()
     log.close()
     tally.save()
     write_token_counts(files.log, files.token_counts)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from tasks.errors import RetrainError, ServiceError
-from tasks.stream.asking import Asker, ServerUnreachable
+from tasks.stream.asking import Asker
 from tasks.stream.backoff import BackOff
 from tasks.stream.budget import ByteBudget
 from tasks.stream.log import IndexEntry
-from tasks.stream.outage import Outage
 from tasks.stream.reading import SampleReader
-from tasks.stream.reasons import ANSWER_TIMEOUT, OVERLOADED, REQUEST_REFUSED, SERVER_DOWN, STORE_DOWN
+from tasks.stream.reasons import ANSWER_TIMEOUT, OVERLOADED, REQUEST_REFUSED, SERVER_DOWN
 from tasks.stream.sample import Answer, GivenAnswer, Request, SampleRejected, Shape
 from tasks.stream.tally import Tally
 
@@ -36,8 +35,7 @@ class Collector:
         shape: What each sample must look like.
         budget: Bytes that may wait in the store.
         tally: Counters.
-        servers: Base URL of each server that is asked -> its down times.
-        store: Down times of the store's master.
+        was_outage: Whether an attempt failed because a server was down; returns once it is up again.
         back_off: Pauses between two attempts at a prompt.
         max_attempts: Requests for one prompt before it is lost.
         sample_timeout_s: Longest life of one attempt: answer, arrival and read.
@@ -55,8 +53,7 @@ class Collector:
         shape: Shape,
         budget: ByteBudget,
         tally: Tally,
-        servers: Mapping[str, Outage],
-        store: Outage,
+        was_outage: Callable[[SampleRejected], Awaitable[bool]],
         back_off: BackOff,
         max_attempts: int,
         sample_timeout_s: float,
@@ -70,8 +67,7 @@ class Collector:
         self._shape = shape
         self._budget = budget
         self._tally = tally
-        self._servers = servers
-        self._store = store
+        self._was_outage = was_outage
         self._back_off = back_off
         self._max_attempts = max_attempts
         self._sample_timeout_s = sample_timeout_s
@@ -127,12 +123,6 @@ class Collector:
                     await asyncio.sleep(self._back_off.wait_s(failures, error.wait_s))
         self._lose(request, reasons)
         return None
-
-    async def _was_outage(self, error: SampleRejected) -> bool:
-        """Whether the server or the store was down; returns once it is up again."""
-        if isinstance(error, ServerUnreachable):
-            return await self._servers[error.url].over()
-        return error.reason == STORE_DOWN and await self._store.over()
 
     async def _attempt(self, attempt: _Attempt) -> IndexEntry | None:
         """Ask once; take the sample from the store, or set it aside. Nothing of it stays in the store.

@@ -19,6 +19,7 @@ from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.models import TargetEndpoint, TargetIdentity
 from tasks.stage import canonical, sha256_text, write_atomic
+from tasks.stream.canary_report import read_report
 from tasks.stream.models import CaptureManifest, CaptureSummary
 from tasks.stream.settings import (
     ANSWER_KEY_ENV,
@@ -87,7 +88,8 @@ def capture(
     )
     summary = read_summary(files)
     _check(profile, files, summary)
-    return manifest_of(files, summary, identity)
+    temperature = None if profile.stream.answers == "recorded" else profile.stream.temperature
+    return manifest_of(files, summary, identity, temperature)
 
 
 def _keys(profile: Profile, endpoint: TargetEndpoint) -> dict[str, str]:
@@ -138,6 +140,7 @@ def settings_for(
         max_model_len=profile.target.max_model_len,
         max_bad_rows=profile.prompts.max_bad_rows,
         layers=len(identity.layer_ids),
+        layer_ids=identity.layer_ids,
         hidden_size=identity.hidden_size,
         dtype=identity.dtype,
         sampling={"train": training, "held_out": training, "evaluate": greedy},
@@ -151,10 +154,12 @@ def settings_for(
         concurrency=stream.concurrency,
         in_flight_bytes=in_flight_bytes(stream, store),
         max_attempts=stream.max_attempts,
+        max_lost=stream.max_lost,
         read_timeout_s=stream.read_timeout_s,
         answer_timeout_s=profile.serve.progress_timeout_s,
         sample_timeout_s=stream.sample_timeout_s,
         server_wait_s=stream.server_wait_s,
+        canary_every=stream.canary_every,
         answers=_answer_settings(profile, endpoint, identity),
         claims=str(run.path.parent / CLAIMS),
         folder=str(folder),
@@ -198,7 +203,14 @@ def _continue_or_clear(files: CaptureFiles, origin: str) -> None:
     known = json.loads(files.origin.read_text("utf-8")) if files.origin.exists() else None
     if known != origin:
         shutil.rmtree(files.log, ignore_errors=True)
-        for path in (files.counters, files.lost, files.dropped, files.set_aside, files.token_counts):
+        for path in (
+            files.counters,
+            files.lost,
+            files.dropped,
+            files.set_aside,
+            files.token_counts,
+            files.canary,
+        ):
             path.unlink(missing_ok=True)
     files.summary.unlink(missing_ok=True)
     write_atomic(files.origin, json.dumps(origin))
@@ -239,8 +251,14 @@ def _check(profile: Profile, files: CaptureFiles, summary: CaptureSummary) -> No
         )
 
 
-def manifest_of(files: CaptureFiles, summary: CaptureSummary, identity: TargetIdentity) -> CaptureManifest:
-    """Describe a finished log."""
+def manifest_of(
+    files: CaptureFiles, summary: CaptureSummary, identity: TargetIdentity, temperature: float | None
+) -> CaptureManifest:
+    """Describe a finished log.
+
+    Args:
+        temperature: Of the training answers; None where they are not all sampled by this run.
+    """
     return CaptureManifest(
         log=files.log.name,
         digest=summary.digest,
@@ -254,5 +272,7 @@ def manifest_of(files: CaptureFiles, summary: CaptureSummary, identity: TargetId
         distinct_tokens=summary.distinct_tokens,
         bytes=summary.bytes,
         splits=summary.splits,
+        temperature=temperature,
+        canary=read_report(files.canary),
         counters=summary.counters,
     )

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.stream.canary_report import CanaryReport
+
 Split = Literal["train", "held_out", "evaluate"]
 Source = Literal["generated", "recorded", "served"]
 """Who gave an answer: the target while it was captured, a log, or the server at `stream.answer_url`."""
@@ -97,4 +99,8 @@ class CaptureManifest(BaseModel):
     distinct_tokens: int
     bytes: int
     splits: dict[str, int]
+    temperature: float | None = None
+    """Sampling temperature of training answers; None where it is not known. Evaluation answers are greedy."""
+    canary: CanaryReport = CanaryReport()
+    """How it was proved that the states are those of the answers."""
     counters: CaptureCounters

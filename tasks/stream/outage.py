@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from tasks.errors import RetrainError
+from tasks.stream.asking import ServerUnreachable
 from tasks.stream.backoff import BackOff
+from tasks.stream.reasons import STORE_DOWN
+from tasks.stream.sample import SampleRejected
 
 
 class Outage:
@@ -74,3 +77,15 @@ class Outage:
             await asyncio.sleep(min(self._pauses.wait_s(probes), self._limit_s - waited))
             if await self._is_up():
                 return
+
+
+async def was_outage(error: SampleRejected, servers: Mapping[str, Outage], store: Outage) -> bool:
+    """Whether an attempt failed because a server or the store was down; returns once it is up again.
+
+    Args:
+        servers: Base URL of each server that is asked -> its down times.
+        store: Down times of the store's master.
+    """
+    if isinstance(error, ServerUnreachable):
+        return await servers[error.url].over()
+    return error.reason == STORE_DOWN and await store.over()

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tasks.errors import StoreError
 from tasks.stream.log import IndexEntry
@@ -80,6 +80,9 @@ class SampleReader:
         shape: What each sample must look like.
         read_timeout_s: Longest wait for a sample after its answer.
         readers: Samples read at once. Each reader's buffer grows to the largest sample and is used again.
+
+    Attributes:
+        check: Called with the states `[T, L, H]` of each verified sample; raises SampleRejected.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class SampleReader:
         self._log = log
         self._shape = shape
         self._read_timeout_s = read_timeout_s
+        self.check: Callable[[torch.Tensor, Request, Answer], None] = lambda *_: None
         # Apart, so that a read that hangs cannot keep others from looking and removing.
         self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
         self._lookers = ThreadPoolExecutor(_LOOKERS, thread_name_prefix="look")
@@ -122,6 +126,20 @@ class SampleReader:
         reading = _in(self._readers, lambda: self._read(request, answer, word))
         done, _ = await asyncio.wait([reading], timeout=max(0.0, deadline - _now()))
         if not done and word.take("attempt"):
+            reading.add_done_callback(_retrieve)
+            raise SampleRejected(READ_TIMEOUT, "the read did not end before the deadline")
+        return await reading
+
+    async def look_at(self, request: Request, answer: Answer, deadline: float) -> torch.Tensor:
+        """Read and verify a sample that stays out of the log; states `[T, L, H]`.
+
+        Raises:
+            SampleRejected: As `take`.
+        """
+        deadline = await self.wait(answer, deadline)
+        reading = _in(self._readers, lambda: self._verified(request, answer)[0].clone())
+        done, _ = await asyncio.wait([reading], timeout=max(0.0, deadline - _now()))
+        if not done:
             reading.add_done_callback(_retrieve)
             raise SampleRejected(READ_TIMEOUT, "the read did not end before the deadline")
         return await reading
@@ -168,12 +186,17 @@ class SampleReader:
             return False, SampleRejected(WRITER_ERROR, "the writer's error marker cannot be read")
         return False, SampleRejected(reason_of_marker(marker), str(marker.get("error", "unknown")))
 
-    def _read(self, request: Request, answer: Answer, word: LastWord) -> tuple[IndexEntry, int]:
+    def _verified(self, request: Request, answer: Answer) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """States, token ids and waits of a sample; views of this thread's buffer."""
         try:
             stored = self._store.get(answer.handle, object_bytes(answer))
         except StoreError as error:
             raise SampleRejected(_reason(error), str(error)) from None
-        states, ids, waits = verify(stored, answer, request, self._shape)
+        return verify(stored, answer, request, self._shape)
+
+    def _read(self, request: Request, answer: Answer, word: LastWord) -> tuple[IndexEntry, int]:
+        states, ids, waits = self._verified(request, answer)
+        self.check(states, request, answer)
         if not word.take("reader"):
             raise SampleRejected(READ_TIMEOUT, "the read ended after the deadline")
         entry = self._log.append(
@@ -209,7 +232,7 @@ def _in(threads: ThreadPoolExecutor, work: Callable[[], Result]) -> asyncio.Futu
     return asyncio.get_running_loop().run_in_executor(threads, work)
 
 
-def _retrieve(reading: asyncio.Future[tuple[IndexEntry, int]]) -> None:
+def _retrieve(reading: asyncio.Future[Any]) -> None:
     """Look at the outcome of a read that nobody waits for, or asyncio would complain of it."""
     if not reading.cancelled():
         reading.exception()

@@ -24,6 +24,7 @@ STORE_READ = "store_read"
 WRONG_SIZE = "wrong_size"
 CHECKSUM = "checksum"
 NOT_FINITE = "not_finite"
+NOT_EXPLAINED = "not_explained"
 
 REASONS: Mapping[str, str] = {
     SERVER_DOWN: "the target does not accept connections",
@@ -53,6 +54,7 @@ REASONS: Mapping[str, str] = {
     "token_ids": "the states belong to other tokens",
     NOT_FINITE: "a value is NaN or infinite",
     "constant": "a hidden state has one value throughout",
+    NOT_EXPLAINED: "the states cannot have made this answer: the target's head finds other tokens likelier",
 }
 """Every reason that `CaptureCounters.rejected` may hold, with its meaning."""
 

@@ -6,21 +6,23 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
 
 from tasks.errors import RetrainError, ServiceError, StoreError
 from tasks.serve.vllm_http import Server
 from tasks.stream.asking import Asker
 from tasks.stream.backoff import BackOff
 from tasks.stream.budget import ByteBudget, readers_for
+from tasks.stream.canary import open_canary
 from tasks.stream.collector import Collector
 from tasks.stream.keys import key_pattern
-from tasks.stream.log import LogWriter
-from tasks.stream.outage import Outage
+from tasks.stream.log import IndexEntry, LogWriter
+from tasks.stream.outage import Outage, was_outage
+from tasks.stream.probe import Prober
 from tasks.stream.progress import CaptureProgress
 from tasks.stream.reading import MOST_READERS, SampleReader
 from tasks.stream.requests import read_requests
-from tasks.stream.sample import Shape
+from tasks.stream.sample import SampleRejected, Shape
 from tasks.stream.settings import ANSWER_KEY_ENV, API_KEY_ENV, CaptureFiles, CaptureSettings
 from tasks.stream.store import StoreClient
 from tasks.stream.sweeping import Sweeper, engine_is_idle
@@ -54,6 +56,7 @@ class Session:
     ):
         self._settings = settings
         self._files = files
+        self._log = log
         self._tally = tally
         self._show = show
         self._key = os.environ.get(API_KEY_ENV)
@@ -108,6 +111,8 @@ class Session:
         Raises:
             StoreError: Objects still appear.
         """
+        if hurried:
+            self._log.abort()
         self._reader.close()
         try:
             return self._sweeper.finish(_HURRY_S if hurried else self._settings.sweep_limit_s)
@@ -143,23 +148,48 @@ class Session:
                 up = self._outage("answering server", answerer.is_up, answerer.url, ServiceError)
                 servers.setdefault(answerer.url, up)
             await stack.enter_async_context(self._sweeping())
-            collector = Collector(
-                asker=asker,
-                answerer=answerer,
-                reader=self._reader,
-                shape=self._shape,
-                budget=self._budget,
-                tally=self._tally,
-                servers=servers,
-                store=store,
-                back_off=BackOff(settings.back_off_s),
-                max_attempts=settings.max_attempts,
-                sample_timeout_s=settings.life_s,
-                lost=self._files.lost,
-                set_aside=self._files.set_aside,
-                on_sample=self._show.sample,
-            )
-            await collector.run(read_requests(self._files.requests, finished), settings.concurrency)
+            await self._ask_all(asker, answerer, servers, store, finished)
+
+    async def _ask_all(
+        self,
+        asker: Asker,
+        answerer: Asker | None,
+        servers: Mapping[str, Outage],
+        store: Outage,
+        finished: Container[int],
+    ) -> None:
+        """Prove with canaries that the states are those of the answers, then capture beside further ones."""
+        settings, back_off = self._settings, BackOff(self._settings.back_off_s)
+
+        async def outage(error: SampleRejected) -> bool:
+            return await was_outage(error, servers, store)
+
+        prober = Prober(asker, self._reader, outage, back_off, settings.life_s)
+        canary = open_canary(settings, prober, self._files.canary)
+        self._reader.check = canary.sample
+
+        def done(entry: IndexEntry | None) -> None:
+            self._show.sample(entry)
+            canary.sample_done()
+
+        collector = Collector(
+            asker=asker,
+            answerer=answerer,
+            reader=self._reader,
+            shape=self._shape,
+            budget=self._budget,
+            tally=self._tally,
+            was_outage=outage,
+            back_off=back_off,
+            max_attempts=settings.max_attempts,
+            sample_timeout_s=settings.life_s,
+            lost=self._files.lost,
+            set_aside=self._files.set_aside,
+            on_sample=done,
+        )
+        await canary.check()
+        requests = read_requests(self._files.requests, finished)
+        await canary.beside(collector.run(requests, settings.concurrency))
 
     def _asker(self, url: str, served_name: str, key: str | None, field: str) -> Asker:
         return Asker(

@@ -59,6 +59,8 @@ class CaptureSettings(BaseModel):
     max_model_len: int
     max_bad_rows: float
     layers: int
+    layer_ids: tuple[int, ...] = ()
+    """Captured layers, for a server that announces its own."""
     hidden_size: int
     dtype: str
     sampling: dict[Split, SamplingSettings]
@@ -72,6 +74,8 @@ class CaptureSettings(BaseModel):
     concurrency: int
     in_flight_bytes: int
     max_attempts: int
+    max_lost: float = 0.0
+    """Share of prompts that may be lost; the log is complete without them."""
     read_timeout_s: float
     answer_timeout_s: float
     sample_timeout_s: float | None = None
@@ -85,6 +89,8 @@ class CaptureSettings(BaseModel):
     answers: AnswerSettings = AnswerSettings()
     claims: str = ""
     """Folder of the claims of all captures of this node; empty takes one beside the stage folder."""
+    canary_every: int = 0
+    """Samples between two runs of the canary's probes; 0 switches the canary off, which no profile can."""
     folder: str
     """The stage folder; everything below is in it."""
     progress_file: str
@@ -133,6 +139,7 @@ class CaptureFiles:
         self.counters = folder / "counters.json"
         self.lost = folder / "lost.jsonl"
         self.dropped = folder / "dropped.jsonl"
+        self.canary = folder / "canary.json"
         self.set_aside = folder / "set_aside.jsonl"
         self.token_counts = folder / "token_counts.json"
         self.summary = folder / "captured.json"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from tasks.errors import UsageError
@@ -37,8 +37,8 @@ def own_versions() -> Mapping[str, str]:
 def _installed(*names: str) -> str:
     for name in names:
         try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
+            return version(name)
+        except PackageNotFoundError:
             continue
     return "none"
 
@@ -60,7 +60,8 @@ def require_same_versions(manifest: Mapping[str, Any], server: str) -> None:
     Raises:
         UsageError: They differ, or the server runs another connector; both versions are named.
     """
-    told = manifest.get("metadata", {}).get("versions")
+    metadata = manifest.get("metadata")
+    told = metadata.get("versions") if isinstance(metadata, Mapping) else None
     if not isinstance(told, Mapping):
         raise UsageError(
             "the server extracts hidden states with another connector than tasks.stream.connector",
@@ -69,9 +70,9 @@ def require_same_versions(manifest: Mapping[str, Any], server: str) -> None:
         )
     own = own_versions()
     differences = [
-        f"{_NAMES[name]} {told.get(name, 'none')} on the server, {version} here"
-        for name, version in own.items()
-        if _comparable(name, str(told.get(name, "none"))) != _comparable(name, version)
+        f"{_NAMES[name]} {told.get(name, 'none')} on the server, {ours} here"
+        for name, ours in own.items()
+        if _comparable(name, str(told.get(name, "none"))) != _comparable(name, ours)
     ]
     if differences:
         raise UsageError(

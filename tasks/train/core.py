@@ -53,6 +53,9 @@ def train(
         target_name=target_name(profile),
         aux_layer_ids=profile.target.aux_layer_ids,
         hidden_size=captures.hidden_size,
+        capture_dtype=captures.dtype,
+        temperature=captures.temperature,
+        layer_links=captures.canary.layer_links,
         folder=str(folder),
         progress_file=str(progress_file),
     )

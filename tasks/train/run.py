@@ -16,6 +16,7 @@ from tasks.stream.log import HiddenStateLog, IndexEntry
 from tasks.train import adapter
 from tasks.train.checkpoint import Position
 from tasks.train.data import CaptureReader, TrainBatches
+from tasks.train.explained import check_explained
 from tasks.train.export import export_draft
 from tasks.train.heldout import HeldOut
 from tasks.train.loop import Loop, Report, StopFlag, Stopped, choose_device
@@ -42,7 +43,9 @@ def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> Draf
         torch.set_num_threads(train.threads)
     log = HiddenStateLog(Path(settings.log_dir))
     entries = _trainable(log)
+    unchecked = check_explained(settings, log, entries)
     vocabulary, model, notes = _draft(settings, entries)
+    notes += [unchecked] if unchecked else []
     reader = CaptureReader(
         log,
         len(settings.aux_layer_ids) + 1,

@@ -27,6 +27,12 @@ class TrainSettings(BaseModel):
     """Name of the target that the exported draft names; never a path."""
     aux_layer_ids: tuple[int, ...]
     hidden_size: int
+    capture_dtype: str = "float32"
+    """Type in which the target was served, as torch writes it."""
+    temperature: float | None = None
+    """Sampling temperature of the captured answers; None where it is not known."""
+    layer_links: tuple[float, ...] = ()
+    """Similarity of neighbouring captured layers in samples known to be good; empty where it is not known."""
     folder: str
     """The stage's folder: checkpoints, metrics and export go here."""
     progress_file: str

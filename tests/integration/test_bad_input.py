@@ -126,6 +126,10 @@ COMMAND_LINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no equals sign": (("run", "--set", "train.epochs"), ("'train.epochs'", "FIELD=VALUE")),
     "value is not YAML": (("run", "--set", "train.epochs={1"), ("train.epochs={1", "quote it")),
     "attach without url": (("run", "--set", "serve.kind=attach"), ("serve.kind is attach", "serve.url")),
+    "attach without store": (
+        ("run", "--set", "serve.kind=attach", "--set", "serve.url=http://x"),
+        ("serve.kind is attach", "store.master"),
+    ),
     "unknown run": (("resume", "20260101-nope"), ("'20260101-nope'", "newest runs")),
     "run id with slashes": (("resume", "../../etc"), ("'../../etc'", "newest runs")),
     "logs of an unknown run": (("logs", "a/b"), ("'a/b'", "newest runs")),

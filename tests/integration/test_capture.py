@@ -114,6 +114,11 @@ def test_every_sample_equals_the_target_and_nothing_stays_in_the_store(bench: Be
     assert captures.samples == 12 and captures.counters.lost == 0 and captures.counters.regenerated == 0
     assert captures.counters.requests == 12 and captures.splits["evaluate"] == 2
     assert bench.left_in_store() == 0
+    canary = captures.canary
+    assert canary.checked and canary.answer_tokens >= 24 and canary.largest_gap < 0.01, (
+        "by the engine's own states"
+    )
+    assert min(canary.layer_links) > 0.15 and len(canary.layer_links) == len(captures.layer_ids) - 1
 
     model = AutoModelForCausalLM.from_pretrained(resolve_target(bench.profile), dtype=torch.float32)
     log = HiddenStateLog(tmp_path / "03-stream" / captures.log)

@@ -75,9 +75,12 @@ def test_processes_in_order_with_real_commands(target: Path) -> None:
 
 
 def test_an_attached_target_is_not_started(target: Path) -> None:
-    plan = build_plan(laptop(target, serve__kind="attach", serve__url="http://127.0.0.1:9"))
-    assert "target" not in {process.name for process in plan.processes}
+    address = {"serve__url": "http://127.0.0.1:9", "store__master": "10.0.0.1:50051"}
+    attached = laptop(target, serve__kind="attach", **address)
+    plan = build_plan(attached)
+    assert not {"target", "store-master"} & {process.name for process in plan.processes}
     assert plan.ports["target"] == "http://127.0.0.1:9"
+    assert plan.ports["store master"] == "10.0.0.1:50051"
 
 
 def test_steps_are_limited_and_may_be_none(target: Path) -> None:

@@ -46,6 +46,7 @@ def test_target_command_line() -> None:
         "--max-num-seqs", "32",
         "--max-num-batched-tokens", "4096",
     ]  # fmt: skip
+    assert value(argv, "--generation-config") == "vllm", "no penalty of generation_config.json"
     assert "--no-enable-prefix-caching" in words and "--enforce-eager" in words
     assert "--trust-remote-code" not in words and "--api-key" not in words
     assert words[-1] == "--disable-log-requests"
@@ -103,6 +104,7 @@ def test_server_environment() -> None:
     [
         "--port", "--port=1", "--max_num_seqs", "--max-num-s", "--api-key", "--no-enable-chunked-prefill",
         "--enable-prefix-caching", "--trust-remote-code", "--config", "--speculative-config={}",
+        "--generation-config=auto", "--override-generation-config={}",
     ],
 )  # fmt: skip
 def test_extra_arguments_may_not_repeat(word: str) -> None:

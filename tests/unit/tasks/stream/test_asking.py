@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from tasks.errors import ServiceError
+from tasks.errors import ServiceError, UsageError
 from tasks.stream.asking import Asker, ServerUnreachable
 from tasks.stream.sample import GivenAnswer, Request, SampleRejected
+from tasks.stream.versions import own_versions
 
 REQUEST = Request(3, "p", "qa", "train", (5, 6, 7), 4, 0.7, 0.9, 11)
-MANIFEST = {"handle": "k", "version": 1}
+MANIFEST = {"handle": "k", "version": 1, "metadata": {"versions": dict(own_versions())}}
 GOOD = {"choices": [{"token_ids": [1, 2], "finish_reason": "stop"}], "kv_transfer_params": MANIFEST}
 Reply = tuple[int, Any, dict[str, str]]
 
@@ -154,6 +155,14 @@ def test_refusals_are_told_apart(reply: Reply, reason: str, final: bool, wait_s:
 def test_what_every_request_would_meet_ends_the_capture(status: int) -> None:
     with serving(Fake((status, {}, {}))) as url, pytest.raises(ServiceError, match=str(status)):
         asking(url, lambda asker: asker.ask(REQUEST, 1))
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"versions": {**own_versions(), "format": "1"}}])
+def test_a_server_of_other_versions_ends_the_capture(metadata: Any) -> None:
+    reply = {**GOOD, "kv_transfer_params": {**MANIFEST, "metadata": metadata}}
+    with serving(Fake((200, reply, {}))) as url, pytest.raises(UsageError) as caught:
+        asking(url, lambda asker: asker.ask(REQUEST, 1))
+    assert url in caught.value.where
 
 
 def test_broken_connection_and_absent_server_are_told_apart() -> None:

@@ -15,7 +15,7 @@ from tasks.stream.asking import ServerUnreachable
 from tasks.stream.backoff import BackOff
 from tasks.stream.budget import ByteBudget
 from tasks.stream.collector import MOST_LOST_IN_A_ROW, Collector
-from tasks.stream.outage import Outage
+from tasks.stream.outage import Outage, was_outage
 from tasks.stream.sample import Answer, GivenAnswer, Request, SampleRejected, Shape
 from tasks.stream.tally import Tally
 
@@ -97,8 +97,7 @@ class Run:
                 shape=Shape(1, 2, "float32"),
                 budget=ByteBudget(2**20),
                 tally=self.tally,
-                servers={target.url: outage},
-                store=outage,
+                was_outage=lambda error: was_outage(error, {target.url: outage}, outage),
                 back_off=BackOff(0.001, 0.002),
                 max_attempts=3,
                 sample_timeout_s=life_s,

@@ -112,7 +112,7 @@ def test_only_serving_nodes_are_asked_for_the_servers_ports(tmp_path: Path) -> N
 def test_ports_of_a_server_that_is_attached_are_not_ours() -> None:
     attached = profile(
         serve=Serve(kind="attach", url="http://x", port=8000).model_dump(),
-        store=Store(rpc_port=50051).model_dump(),
+        store=Store(rpc_port=50051, master="10.0.0.1:50051").model_dump(),
     )
     assert list(asked_ports(attached)) == ["store.rpc_port"]
 
