@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Split = Literal["train", "held_out", "evaluate"]
@@ -113,7 +113,13 @@ class Prompt:
 
     def record(self) -> dict[str, Any]:
         """The prompt as one JSON object; `prompt_of_record` reads it back."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        record: dict[str, Any] = {"id": self.id, "domain": self.domain, "split": self.split}
+        record["messages"] = [_said(message) for message in self.messages]
+        if self.tools is not None:
+            record["tools"] = list(self.tools)
+        if self.recorded is not None:
+            record["recorded"] = _said(self.recorded)
+        return record
 
 
 def text_of(messages: Sequence[Message]) -> str:
@@ -133,6 +139,14 @@ def prompt_of_record(record: Mapping[str, Any]) -> Prompt:
         tools=None if tools is None else tuple(tools),
         recorded=None if recorded is None else RecordedAnswer(**_with_ids(_with_calls(recorded))),
     )
+
+
+def _said(of: Message | RecordedAnswer) -> dict[str, Any]:
+    """The fields that have a value."""
+    values = {name: value for name, value in vars(of).items() if value is not None and value != ()}
+    if of.tool_calls:
+        values["tool_calls"] = [vars(call) for call in of.tool_calls]
+    return values
 
 
 def _with_calls(values: Mapping[str, Any]) -> dict[str, Any]:

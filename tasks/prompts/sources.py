@@ -86,6 +86,8 @@ def values_of(path: Path, field: str) -> Iterator[tuple[int, Any]]:
         return
     objects = lines = 0
     for number, line in _lines(path, field):
+        if isinstance(line, bytes) and not line.strip():
+            continue
         value = line if isinstance(line, BadRow) else _value(line)
         lines += 1
         objects += isinstance(value, dict)
@@ -111,24 +113,27 @@ def _value(line: bytes) -> Any:
 
 
 def _lines(path: Path, field: str) -> Iterator[tuple[int, bytes | BadRow]]:
-    """Lines that are not blank, from 1. A file that breaks off ends with the reason as its last line."""
+    """Lines from 1, blank ones too. A file that breaks off ends with the reason as its last line."""
     number = 0
     try:
         with _opened(path, field) as stream:
             while line := stream.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                line = line.removeprefix(_BOM) if number == 1 else line
-                if number == 1 and line.startswith(_UTF16):
-                    raise _unreadable(path, field, "it is in UTF-16; write it in UTF-8")
-                if len(line) > MAX_LINE_BYTES:
-                    _skip_line(stream)
-                    yield number, BadRow(f"the line is longer than {MAX_LINE_BYTES // 2**20} MiB")
-                elif line.strip():
-                    yield number, line
+                yield number, _checked(line, stream, number == 1, path, field)
     except _DAMAGE as error:
         if number == 0:
             raise _unreadable(path, field, str(error)) from None
         yield number + 1, BadRow(f"the file is damaged and ends here ({error})", "damaged file")
+
+
+def _checked(line: bytes, stream: IO[bytes], first: bool, path: Path, field: str) -> bytes | BadRow:
+    """The line without the mark that some editors put before the first; a line too long is passed over."""
+    if first and line.startswith(_UTF16):
+        raise _unreadable(path, field, "it is in UTF-16; write it in UTF-8")
+    if len(line) > MAX_LINE_BYTES:
+        _skip_line(stream)
+        return BadRow(f"the line is longer than {MAX_LINE_BYTES // 2**20} MiB")
+    return line.removeprefix(_BOM) if first else line
 
 
 def _skip_line(stream: IO[bytes]) -> None:

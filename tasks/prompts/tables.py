@@ -86,8 +86,12 @@ def _data_set_batches(path: Path) -> Iterator[pa.RecordBatch]:
             pa.ipc.open_stream(source) as reader,
         ):
             for batch in reader:
-                for start in range(0, batch.num_rows, _BATCH_ROWS):
-                    yield batch.slice(start, _BATCH_ROWS)
+                yield from _slices(batch)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, _BATCH_ROWS):
+        yield batch.slice(start, _BATCH_ROWS)
 
 
 def _without_none(value: Any) -> Any:

@@ -53,7 +53,7 @@ def _check_order(before: Message, after: Message) -> None:
 
 
 def _a(role: str) -> str:
-    return f"an {role}" if role[0] in "aeiou" else f"a {role}"
+    return f"an {role}" if role == "assistant" else f"a {role}"
 
 
 def message_of(turn: Any) -> Message:

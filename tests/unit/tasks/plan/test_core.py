@@ -129,6 +129,7 @@ def test_the_plan_says_what_became_of_the_rows(target: Path, tmp_path: Path) -> 
     plan = build_plan(profile.model_copy(update={"prompts": _with(profile, max_bad_rows=0.1)}))
     assert plan.prompts.train.rows == 22 and plan.prompts.train.prompts == 15
     text = plan_text(plan)
+    generated = (15 - plan.prompts.held_out) * profile.stream.max_new_tokens
     for line in (
         r"rows read +│ +22 │ +126",
         r"unusable row: roles +│ +1 │ +0",
@@ -137,8 +138,8 @@ def test_the_plan_says_what_became_of_the_rows(target: Path, tmp_path: Path) -> 
         r"turns of a prompt: p50 / p90 / max +│ +1 / 1 / 1",
         r"alike across train and held-out +│ +0 pairs",
         r"with a recorded answer +│ +15",
-        rf"trainable tokens, recorded +│ about {plan.prompts.recorded_tokens}",
-        rf"trainable tokens, generated +│ +at most {(15 - plan.prompts.held_out) * profile.stream.max_new_tokens}",
+        rf"trainable tokens, recorded +│ +about {plan.prompts.recorded_tokens}",
+        rf"trainable tokens, generated +│ +at most {generated}",
         r"skipped mine.jsonl:22: it has no user turn",
     ):
         assert re.search(line, text), (line, text)

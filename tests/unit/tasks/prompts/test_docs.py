@@ -34,7 +34,9 @@ def test_rows_give_the_samples_that_the_text_promises() -> None:
     assert found["doc-2"].domain == "writing" and len(found["doc-3"].messages) == 3
     assert found["cold"].tools and found["r5"].tools
     answers = {name: found[name].samples[0].recorded for name in ("r1", "r2", "r3", "r4", "r5")}
-    assert {answer.text for answer in answers.values() if answer} == {"Hello!"} and None not in answers.values()
+    assert {answer.text for answer in answers.values() if answer} == {
+        "Hello!"
+    } and None not in answers.values()
     assert answers["r1"] == RecordedAnswer(
         "Hello!", "A greeting.", (), "org/model", None, None, True, "stop", 9, 5
     )

@@ -94,6 +94,8 @@ def test_a_set_of_prompts_that_are_all_alike_cannot_be_split(tmp_path: Path) -> 
 
 def test_equal_evaluation_prompts_count_once(tmp_path: Path) -> None:
     write(tmp_path / "train" / "qa.jsonl", good(9))
-    write(tmp_path / "evaluate" / "qa-eval.jsonl", [user("the same one"), user("the same one"), user("other")])
+    write(
+        tmp_path / "evaluate" / "qa-eval.jsonl", [user("the same one"), user("the same one"), user("other")]
+    )
     loaded = load_prompts(profile_of(tmp_path))
     assert len(loaded.split("evaluate")) == 2 and loaded.counts.evaluate.dropped == {"duplicate": 1}

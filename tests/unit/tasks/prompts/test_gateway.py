@@ -15,13 +15,13 @@ from tasks.prompts.prompt import RecordedAnswer
 from tasks.prompts.rows import Row, row_of
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {}}}
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "model": "served",
     "messages": [{"role": "user", "content": "Is it cold in Oslo?"}],
     "tools": [TOOL],
     "chat_template_kwargs": {"enable_thinking": True},
 }
-RESPONSE = {
+RESPONSE: dict[str, Any] = {
     "id": "chatcmpl-1",
     "model": "org/model",
     "choices": [
@@ -31,9 +31,13 @@ RESPONSE = {
             "message": {"role": "assistant", "content": "Yes.", "reasoning": "It is winter."},
         }
     ],
-    "usage": {"prompt_tokens": 9, "completion_tokens": 7, "completion_tokens_details": {"reasoning_tokens": 4}},
+    "usage": {
+        "prompt_tokens": 9,
+        "completion_tokens": 7,
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    },
 }
-FORMS = {
+FORMS: dict[str, dict[str, Any]] = {
     "request and response": {"id": "a", "request": REQUEST, "response": RESPONSE},
     "bodies below": {"id": "a", "request": {"body": REQUEST}, "response": {"status": 200, "body": RESPONSE}},
     "bodies as text": {
@@ -87,7 +91,7 @@ def test_each_form_gives_the_same_sample(form: str) -> None:
 
 
 def test_only_the_response_is_a_sample_of_an_exchange() -> None:
-    history = [*REQUEST["messages"], {"role": "assistant", "content": "Yes."}, *REQUEST["messages"]]  # type: ignore[misc]
+    history = [*REQUEST["messages"], {"role": "assistant", "content": "Yes."}, *REQUEST["messages"]]
     row = row_of({"request": {**REQUEST, "messages": history}, "response": RESPONSE}, "log", 4)
     assert len(row.samples) == 1 and row.samples[0].turns == 3 and row.id == "log-4"
 
@@ -95,11 +99,16 @@ def test_only_the_response_is_a_sample_of_an_exchange() -> None:
 def test_a_row_may_say_what_the_gateway_does_not_know() -> None:
     target = {"model": "m", "revision": "abc", "template_digest": "d", "thinking": False}
     answer = recorded(row_of({**FORMS["LiteLLM"], "target": target}, "log", 1))
-    assert (answer.model, answer.revision, answer.template_digest, answer.thinking) == ("m", "abc", "d", False)
+    assert (answer.model, answer.revision, answer.template_digest, answer.thinking) == (
+        "m",
+        "abc",
+        "d",
+        False,
+    )
 
 
 def test_token_ids_of_the_server_are_kept() -> None:
-    row = changed(prompt_token_ids=[1, 2], choices=[{**RESPONSE["choices"][0], "token_ids": [3, 4]}])  # type: ignore[index]
+    row = changed(prompt_token_ids=[1, 2], choices=[{**RESPONSE["choices"][0], "token_ids": [3, 4]}])
     answer = recorded(row_of(row, "log", 1))
     assert answer.token_ids == (3, 4) and answer.prompt_token_ids == (1, 2)
 
@@ -149,7 +158,10 @@ def test_a_request_without_an_answer_is_still_a_prompt(row: dict[str, Any], why:
         ({"request": "no json", "response": RESPONSE}, "request is not a JSON object", "form"),
         ({**FORMS["LiteLLM"], "messages": "redacted-by-litellm"}, "taken out by the gateway", "redacted"),
         (
-            {"request": {"messages": [*REQUEST["messages"], {"role": "assistant", "content": "Y"}]}, "response": {}},  # type: ignore[misc]
+            {
+                "request": {"messages": [*REQUEST["messages"], {"role": "assistant", "content": "Y"}]},
+                "response": {},
+            },
             "ends with an assistant turn",
             "roles",
         ),
@@ -167,7 +179,10 @@ def test_states_of_one_conversation_stay_on_one_side_and_all_count(tmp_path: Pat
     for talk in range(30):
         history: list[dict[str, str]] = []
         for turn in range(4):
-            history = [*history, {"role": "user", "content": " ".join(f"q{talk}w{turn}x{i}" for i in range(30))}]
+            history = [
+                *history,
+                {"role": "user", "content": " ".join(f"q{talk}w{turn}x{i}" for i in range(30))},
+            ]
             rows.append({"id": f"{talk}-{turn}", "request": {"messages": history}, "response": RESPONSE})
             history = [*history, {"role": "assistant", "content": "Yes."}]
     loaded = load(tmp_path, rows)
@@ -191,6 +206,9 @@ def test_logged_answers_and_missing_ones_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_log_without_any_answer_text_stops_and_names_a_row(tmp_path: Path) -> None:
-    rows = [{"request": row, "response": changed(choices=[{"message": {"content": ""}}])["response"]} for row in good(9)]
+    rows = [
+        {"request": row, "response": changed(choices=[{"message": {"content": ""}}])["response"]}
+        for row in good(9)
+    ]
     with pytest.raises(UsageError, match=r"9 of 9 rows.*qa.jsonl:1: the recorded answer is empty"):
         load(tmp_path, rows)

@@ -95,9 +95,7 @@ def test_tokenizer_without_template_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def rendered_of(one: Prompt, template: str = CHAT) -> tuple[list[Rendered], list[Dropped]]:
-    return render(
-        [one], tokenizer_of(template), thinking=False, max_new_tokens=LIMITS, max_model_len=64
-    )
+    return render([one], tokenizer_of(template), thinking=False, max_new_tokens=LIMITS, max_model_len=64)
 
 
 TOOLS = ({"type": "function", "function": {"name": "weather"}},)
@@ -168,7 +166,9 @@ def test_logged_ids_are_taken_only_for_the_same_prompt() -> None:
 
 def test_what_keeps_a_recorded_answer_from_use() -> None:
     long = answer_of(RecordedAnswer("two " * 30), max_model_len=20)
-    assert isinstance(long, Dropped) and long.kind == "context length" and "4 prompt + 31 answer" in long.reason
+    assert (
+        isinstance(long, Dropped) and long.kind == "context length" and "4 prompt + 31 answer" in long.reason
+    )
     other = answer_of(RecordedAnswer("two"), template=CHAT.replace("%}assistant {", "%}assistant think {"))
     assert isinstance(other, Dropped) and "not as the prompt" in other.reason
 
