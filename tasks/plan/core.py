@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.schema import DOMAINS, Profile
@@ -14,7 +15,9 @@ from tasks.plan.numbers import shape_of_draft
 from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
 from tasks.plan.processes import memory_peak, planned_processes
 from tasks.plan.render import plan_text
-from tasks.plan.sizes import TYPICAL_PROMPT_TOKENS, SampleSizes, sample_sizes
+from tasks.plan.sizes import TEMPLATE_TOKENS, SampleSizes, sample_sizes
+from tasks.prompts.bad_row import Skipped
+from tasks.prompts.counts import CHARS_PER_TOKEN, PromptCounts
 from tasks.prompts.load import load_prompts
 from tasks.serve.target_config import TargetConfig, read_target_config
 from tasks.serve.target_folder import converted_folder, resolve_target
@@ -24,16 +27,29 @@ REPORT_BYTES = 40 * 10**6
 """Report, logs, MLflow database and metrics of a run of the laptop's size."""
 
 
+SHOWN_ROWS = 5
+
+
 @dataclass(frozen=True)
 class Work:
     """Counts that the rest of a plan follows from."""
 
     train_prompts: int
+    """Held-out ones included."""
     evaluate_prompts: int
+    prompts: PromptCounts
+    skipped: tuple[Skipped, ...] = ()
 
     @property
     def samples(self) -> int:
         return self.train_prompts + self.evaluate_prompts
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of a typical prompt, estimated from the mean of the characters."""
+        sides = (self.prompts.train, self.prompts.evaluate)
+        chars = sum(side.chars.mean * side.prompts for side in sides)
+        return TEMPLATE_TOKENS + chars // (CHARS_PER_TOKEN * max(1, self.samples))
 
 
 def build_plan(profile: Profile) -> Plan:
@@ -45,11 +61,11 @@ def build_plan(profile: Profile) -> Plan:
     notes: list[str] = []
     target = planned_target(profile, notes)
     work = planned_work(profile)
-    sizes = sample_sizes(profile, target)
+    sizes = sample_sizes(profile, target, work.prompt_tokens)
     refuse_planned_log(profile, work.samples, work.evaluate_prompts, sizes)
     shape = shape_of_draft(profile, target)
     counts = draft_parameters(shape)
-    trainable = round(work.train_prompts * (1 - profile.prompts.held_out))
+    trainable = work.train_prompts - work.prompts.held_out
     steps = planned_steps(profile, trainable * sizes.typical_tokens)
     train_bytes = training_bytes(
         counts, profile.train.batch_tokens, profile.train.anchors, profile.train.draft.block_size, shape
@@ -59,6 +75,8 @@ def build_plan(profile: Profile) -> Plan:
         profile=profile.name,
         target=target.architecture,
         samples=work.samples,
+        prompts=work.prompts,
+        trainable_tokens=trainable * profile.stream.max_new_tokens,
         token_bytes=sizes.token_bytes,
         sample_bytes=sizes.typical_bytes,
         largest_sample_bytes=sizes.largest_bytes,
@@ -73,7 +91,7 @@ def build_plan(profile: Profile) -> Plan:
         stages=planned_stages(profile, work, steps),
         peak_memory_bytes=memory_peak(processes),
         expected_minutes=profile.expected_minutes,
-        notes=tuple(notes + size_notes(profile, work, sizes)),
+        notes=tuple(notes + size_notes(profile, work, sizes) + skipped_notes(work.skipped)),
     )
 
 
@@ -98,8 +116,13 @@ def planned_target(profile: Profile, notes: list[str]) -> TargetConfig:
 
 def planned_work(profile: Profile) -> Work:
     prompts = load_prompts(profile)
-    evaluate = sum(prompt.split == "evaluate" for prompt in prompts.prompts)
-    return Work(train_prompts=len(prompts.prompts) - evaluate, evaluate_prompts=evaluate)
+    evaluate = len(prompts.split("evaluate"))
+    return Work(
+        train_prompts=len(prompts.prompts) - evaluate,
+        evaluate_prompts=evaluate,
+        prompts=prompts.counts,
+        skipped=prompts.skipped,
+    )
 
 
 def planned_steps(profile: Profile, tokens: int) -> int:
@@ -173,8 +196,9 @@ SHARES = {"validate": 0.01, "serve": 0.03, "stream": 0.26, "train": 0.29, "evalu
 
 def size_notes(profile: Profile, work: Work, sizes: SampleSizes) -> list[str]:
     """What a reader should look at before starting."""
+    tokens = f"{work.prompt_tokens} prompt tokens (estimated from the characters)"
     notes = [
-        f"a typical sample is taken as {TYPICAL_PROMPT_TOKENS} prompt tokens and the longest answer",
+        f"a typical sample is taken as {tokens} and the longest answer",
         "memory, disk and minutes are estimates",
     ]
     if profile.expected_minutes is not None:
@@ -192,3 +216,10 @@ def size_notes(profile: Profile, work: Work, sizes: SampleSizes) -> list[str]:
             f"{profile.hardware.min_disk_gib:g}"
         )
     return notes
+
+
+def skipped_notes(skipped: Sequence[Skipped]) -> list[str]:
+    """The first rows that cannot be used: file, line and reason, none of their text."""
+    notes = [f"skipped {row}" for row in skipped[:SHOWN_ROWS]]
+    more = len(skipped) - len(notes)
+    return [*notes, f"and {more} more rows"] if more else notes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.prompts.counts import PromptCounts
+
 
 class PlannedProcess(BaseModel):
     """One process that a run starts."""
@@ -46,6 +48,9 @@ class Plan(BaseModel):
     profile: str
     target: str
     samples: int
+    prompts: PromptCounts
+    trainable_tokens: int
+    """Answer tokens of the train split, at most: what the target generates if every answer is longest."""
     token_bytes: int
     sample_bytes: int
     largest_sample_bytes: int

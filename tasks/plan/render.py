@@ -8,13 +8,21 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from tasks.plan.models import Plan
+from tasks.plan.prompts import prompts_table
 
 _WIDTH = 110
 
 
 def render_plan(plan: Plan) -> RenderableType:
     """Tables of sizes, stages, processes, disk and ports."""
-    tables: list[RenderableType] = [_sizes(plan), _stages(plan), _processes(plan), _disk(plan), _ports(plan)]
+    tables: list[RenderableType] = [
+        prompts_table(plan.prompts, plan.trainable_tokens),
+        _sizes(plan),
+        _stages(plan),
+        _processes(plan),
+        _disk(plan),
+        _ports(plan),
+    ]
     return Group(*tables, *(f"note: {note}" for note in plan.notes))
 
 

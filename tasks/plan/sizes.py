@@ -9,7 +9,9 @@ from profiles.schema import Profile
 from tasks.plan.parameters import DTYPE_BYTES
 
 TYPICAL_PROMPT_TOKENS = 60
-"""Prompt with chat template; the mean of the project's own prompts."""
+"""Prompt with chat template; the mean of the project's own prompts, where prompts were not read."""
+TEMPLATE_TOKENS = 20
+"""What chat templates add to a prompt, about."""
 _FILE_OVERHEAD_BYTES = 512
 """safetensors header, and the checksum behind each object."""
 _TOKEN_ID_BYTES = 8
@@ -42,11 +44,17 @@ def bytes_per_token(hidden_size: int, aux_layers: int, dtype: str) -> int:
     return (aux_layers + 1) * hidden_size * DTYPE_BYTES[dtype] + _TOKEN_ID_BYTES
 
 
-def sample_sizes(profile: Profile, target: TargetSizes) -> SampleSizes:
-    """Typical and largest sample of a run. A sample holds prompt and answer but its last token."""
+def sample_sizes(
+    profile: Profile, target: TargetSizes, prompt_tokens: int = TYPICAL_PROMPT_TOKENS
+) -> SampleSizes:
+    """Typical and largest sample of a run. A sample holds prompt and answer but its last token.
+
+    Args:
+        prompt_tokens: A typical prompt with its chat template.
+    """
     token = bytes_per_token(target.hidden_size, len(profile.target.aux_layer_ids), profile.target.dtype)
     largest = profile.target.max_model_len - 1
-    typical = min(TYPICAL_PROMPT_TOKENS + profile.stream.max_new_tokens - 1, largest)
+    typical = min(prompt_tokens + profile.stream.max_new_tokens - 1, largest)
     return SampleSizes(
         token_bytes=token,
         typical_tokens=typical,

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from profiles.prompting import Prompts
 from profiles.schema import Profile
 from tasks.errors import UsageError
-from tasks.prompts.rows import BadRow, Message, Row, Skipped, files_of, read_rows
-from tasks.prompts.similarity import closest
+from tasks.prompts.bad_row import Skipped
+from tasks.prompts.conversation import conversation_hash
+from tasks.prompts.counts import PromptCounts, SideCounts, answer_tokens, side_counts
+from tasks.prompts.filters import (
+    in_order,
+    of_length,
+    without_contaminated,
+    without_duplicates,
+    without_near_duplicates,
+)
+from tasks.prompts.prompt import Message, Prompt, RecordedAnswer, Split, text_of
+from tasks.prompts.read import Reading, read_side
+from tasks.prompts.rows import Row
+from tasks.prompts.splits import MIN_HELD_OUT, held_out_rows
 from tasks.stage import canonical, sha256_text
 
-__all__ = ["Message", "Prompt", "PromptSet", "load_prompts"]
-
-MIN_HELD_OUT = 4
-"""Held-out conversations that a run needs at least: fewer cannot tell one training step from another."""
-_SALT = "retrain-dspark held-out 1"
-_SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One conversation that ends with a user turn, which the target will answer."""
-
-    id: str
-    domain: str
-    split: Literal["train", "held_out", "evaluate"]
-    messages: tuple[Message, ...]
-
-    @property
-    def text(self) -> str:
-        """What the conversation says, for comparisons."""
-        return "\n".join(message.content for message in self.messages if message.role != "system")
-
-    def turns(self) -> list[dict[str, str]]:
-        """Messages as chat templates want them."""
-        return [{"role": message.role, "content": message.content} for message in self.messages]
+__all__ = [
+    "MIN_HELD_OUT",
+    "Message",
+    "Prompt",
+    "PromptSet",
+    "RecordedAnswer",
+    "conversation_hash",
+    "load_prompts",
+]
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,8 @@ class PromptSet:
     prompts: tuple[Prompt, ...]
     skipped: tuple[Skipped, ...]
     digest: str
-    """SHA-256 over ids, domains, splits and messages: what a fingerprint needs."""
+    """SHA-256 over everything of every prompt: what a fingerprint needs."""
+    counts: PromptCounts
 
     def split(self, name: str) -> list[Prompt]:
         return [prompt for prompt in self.prompts if prompt.split == name]
@@ -58,97 +54,109 @@ def load_prompts(profile: Profile) -> PromptSet:
     """Read the prompts that a profile names.
 
     Raises:
-        UsageError: A file is missing, empty or not JSONL; too many rows are bad; an id occurs twice too
-            often; nothing is left to hold out; an evaluation prompt resembles a training prompt.
+        UsageError: A file is missing, empty or of another kind; too many rows are bad; nothing is left to
+            train on or to hold out; or an evaluation prompt resembles a training prompt and
+            `prompts.contaminated` is `refuse`.
     """
-    wanted = profile.prompts
-    seen: set[str] = set()
-    train, skipped_train = _read(wanted.train, "prompts.train", wanted.max_bad_rows, seen)
-    evaluate, skipped_evaluate = _read(wanted.evaluate, "prompts.evaluate", wanted.max_bad_rows, seen)
-    train = _first_of_each_domain(train, wanted.train_per_domain)
-    evaluate = _first_of_each_domain(evaluate, wanted.evaluate_per_domain)
-    held_out = _held_out(train, wanted.held_out)
-    prompts = [
-        Prompt(row.id, row.domain, "held_out" if row.id in held_out else "train", row.messages)
-        for row in train
-    ] + [Prompt(row.id, row.domain, "evaluate", row.messages) for row in evaluate]
-    _refuse_similar(prompts, wanted.max_similarity)
-    digest = sha256_text(
-        canonical([[prompt.id, prompt.domain, prompt.split, prompt.turns()] for prompt in prompts])
+    wanted, seen = profile.prompts, set[str]()
+    train_read = read_side(wanted.train, "prompts.train", wanted.max_bad_rows, seen)
+    evaluate_read = read_side(wanted.evaluate, "prompts.evaluate", wanted.max_bad_rows, seen)
+    train_dropped, evaluate_dropped = Counter[str](), Counter[str]()
+    evaluate_rows = _evaluation_rows(evaluate_read, wanted, evaluate_dropped)
+    train_rows = _training_rows(train_read, evaluate_rows, wanted, train_dropped)
+    train_rows = _limited(train_rows, wanted.train_per_domain, wanted, train_dropped)
+    evaluate_rows = _limited(evaluate_rows, wanted.evaluate_per_domain, wanted, evaluate_dropped)
+    held, leaks = held_out_rows(train_rows, wanted.held_out, wanted.max_similarity, wanted.seed)
+    train = [
+        prompt for row in train_rows for prompt in _prompts(row, "held_out" if row.id in held else "train")
+    ]
+    evaluate = [prompt for row in evaluate_rows for prompt in _prompts(row, "evaluate")]
+    tokens, estimated = answer_tokens([prompt for prompt in train if prompt.split == "train"])
+    counts = PromptCounts(
+        train=_side(train_read, train_dropped, train_rows, train),
+        evaluate=_side(evaluate_read, evaluate_dropped, evaluate_rows, evaluate),
+        held_out=sum(prompt.split == "held_out" for prompt in train),
+        leaks=leaks,
+        recorded=sum(prompt.recorded is not None for prompt in train),
+        recorded_tokens=tokens,
+        recorded_tokens_estimated=estimated,
     )
-    return PromptSet(tuple(prompts), (*skipped_train, *skipped_evaluate), digest)
+    prompts = (*train, *evaluate)
+    digest = sha256_text(canonical([prompt.record() for prompt in prompts]))
+    return PromptSet(prompts, (*train_read.skipped, *evaluate_read.skipped), digest, counts)
 
 
-def _read(
-    sources: Sequence[str], field: str, max_bad_rows: float, seen: set[str]
-) -> tuple[list[Row], list[Skipped]]:
-    rows: list[Row] = []
-    skipped: list[Skipped] = []
-    for path in dict.fromkeys(file for source in sources for file in files_of(source, field)):
-        for number, row in read_rows(path, field):
-            if isinstance(row, BadRow):
-                skipped.append(Skipped(path.name, number, str(row)))
-            elif row.id in seen:
-                skipped.append(Skipped(path.name, number, f"the id '{row.id}' occurs a second time"))
-            else:
-                seen.add(row.id)
-                rows.append(row)
-    total = len(rows) + len(skipped)
-    if not rows or len(skipped) > max_bad_rows * total:
-        shown = "; ".join(str(row) for row in skipped[:_SHOWN])
+def _evaluation_rows(reading: Reading, wanted: Prompts, dropped: Counter[str]) -> list[Row]:
+    """One prompt of each conversation, so that no conversation weighs more than another."""
+    last = [Row(row.id, row.domain, row.messages, row.tools, row.samples[-1:]) for row in reading.rows]
+    return list(without_duplicates(last, in_order(last, wanted.seed), dropped).values())
+
+
+def _training_rows(
+    reading: Reading, evaluate: Sequence[Row], wanted: Prompts, dropped: Counter[str]
+) -> list[Row]:
+    """Rows that pass every filter.
+
+    Raises:
+        UsageError: None does.
+    """
+    rows = of_length(reading.rows, wanted, dropped)
+    order = in_order(rows, wanted.seed)
+    distinct = without_duplicates(rows, order, dropped)
+    rows = without_near_duplicates(distinct, order, wanted.near_duplicate, dropped)
+    evaluation = [(row.id, text_of(row.messages)) for row in evaluate]
+    rows = without_contaminated(rows, evaluation, wanted, dropped)
+    if not rows:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.most_common() if count)
         raise UsageError(
-            f"{len(skipped)} of {total} rows cannot be used: {shown}"
-            + ("; ..." if len(skipped) > _SHOWN else ""),
-            where=field,
-            hint=f"mend these rows, or raise prompts.max_bad_rows (now {max_bad_rows:g})",
+            f"nothing is left to train on: of {reading.total} rows, the first of which is "
+            f"'{reading.rows[0].id}', every prompt was dropped ({reasons})",
+            where="prompts.train",
+            hint="give other prompts, or change the filter that dropped them (prompts.min_chars, max_chars, "
+            "near_duplicate, max_similarity)",
         )
-    return rows, skipped
+    return rows
 
 
-def _first_of_each_domain(rows: Sequence[Row], limit: int | None) -> list[Row]:
+def _limited(rows: list[Row], limit: int | None, wanted: Prompts, dropped: Counter[str]) -> list[Row]:
     if limit is None:
-        return list(rows)
+        return rows
+    order = in_order(rows, wanted.seed) if wanted.choose == "random" else range(len(rows))
     taken: Counter[str] = Counter()
-    kept = []
-    for row in rows:
-        if taken[row.domain] < limit:
-            taken[row.domain] += 1
-            kept.append(row)
-    return kept
+    kept = set()
+    for place in order:
+        domain = rows[place].domain
+        if taken[domain] < limit:
+            taken[domain] += 1
+            kept.add(place)
+        else:
+            dropped["above the limit of its domain"] += len(rows[place].samples)
+    return [row for place, row in enumerate(rows) if place in kept]
 
 
-def conversation_hash(messages: Sequence[Message]) -> str:
-    """Hash that decides the split: equal conversations always fall on the same side."""
-    turns = canonical([[message.role, message.content] for message in messages])
-    return hashlib.sha256(f"{_SALT}\n{turns}".encode()).hexdigest()
-
-
-def _held_out(rows: Sequence[Row], share: float) -> set[str]:
-    """Ids of held-out rows: those whose hash falls below `share`, or the lowest few of a small set."""
-    hashes = {row.id: conversation_hash(row.messages) for row in rows}
-    distinct = sorted(set(hashes.values()))
-    if share <= 0 or len(distinct) < 2 * MIN_HELD_OUT:
-        raise UsageError(
-            f"prompts.held_out {share:g} of {len(distinct)} training conversations leaves too few to judge "
-            f"training by; at least {MIN_HELD_OUT} are held out, and as many must remain",
-            where="prompts.held_out",
-            hint="give more training prompts (prompts.train_per_domain), or raise prompts.held_out",
+def _prompts(row: Row, split: Split) -> list[Prompt]:
+    """A row's samples as prompts. Evaluation answers are always the target's own, never a log's."""
+    return [
+        Prompt(
+            id=sample.id,
+            domain=row.domain,
+            split=split,
+            messages=row.before(sample),
+            tools=row.tools,
+            recorded=None if split == "evaluate" else sample.recorded,
         )
-    bound = f"{int(share * 2**64):016x}"
-    chosen = {value for value in distinct if value[:16] < bound} | set(distinct[:MIN_HELD_OUT])
-    return {identity for identity, value in hashes.items() if value in chosen}
+        for sample in row.samples
+    ]
 
 
-def _refuse_similar(prompts: Sequence[Prompt], limit: float) -> None:
-    evaluation = {prompt.id: prompt.text for prompt in prompts if prompt.split == "evaluate"}
-    training = ((prompt.id, prompt.text) for prompt in prompts if prompt.split != "evaluate")
-    alike = sorted(closest(evaluation, training, limit), key=lambda pair: -pair.value)
-    if alike:
-        shown = "; ".join(
-            f"{pair.evaluation_id} and {pair.training_id} {pair.value:.2f}" for pair in alike[:_SHOWN]
-        )
-        raise UsageError(
-            f"{len(alike)} pairs of evaluation and training prompts are more alike than {limit:g}: {shown}",
-            where="prompts.max_similarity",
-            hint="change or remove one of each pair: a draft must not be measured on what it was trained on",
-        )
+def _side(
+    reading: Reading, dropped: Mapping[str, int], rows: Sequence[Row], prompts: Sequence[Prompt]
+) -> SideCounts:
+    return side_counts(
+        rows=reading.total,
+        bad=Counter(row.kind for row in reading.skipped),
+        dropped={reason: count for reason, count in dropped.items() if count},
+        unanswered=reading.unanswered,
+        conversations=len(rows),
+        prompts=prompts,
+    )

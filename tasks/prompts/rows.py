@@ -1,165 +1,134 @@
-"""Reads prompt files and judges each row; a bad row is skipped with its reason."""
+"""Judges one row of a source: a prompt, a conversation, or a logged exchange."""
 
 from __future__ import annotations
 
-import importlib.resources
-import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tasks.errors import UsageError
+from tasks.prompts.bad_row import BadRow, Skipped
+from tasks.prompts.gateway import answer_of, exchange_of, facts_of
+from tasks.prompts.prompt import Message, RecordedAnswer, Tools
+from tasks.prompts.turns import messages_of, tools_of
 
-PACKAGE_PREFIX = "package:"
-_ROLES = ("system", "user", "assistant")
+__all__ = ["BadRow", "Message", "Row", "Sample", "Skipped", "row_of"]
+
 _DOMAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
-_ROW = '{"domain": "qa", "messages": [{"role": "user", "content": "..."}]} or {"prompt": "..."}'
+_ID_NAMES = ("id", "request_id", "custom_id")
 
 
 @dataclass(frozen=True)
-class Message:
-    """One turn of a conversation."""
+class Sample:
+    """One answer of a conversation: the target gives it to the turns before, or a log holds it."""
 
-    role: str
-    content: str
+    id: str
+    turns: int
+    """How many of the row's messages come before the answer."""
+    recorded: RecordedAnswer | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One usable row of a prompt file."""
+    """One usable row: a conversation and its samples, the shortest first."""
 
     id: str
     domain: str
     messages: tuple[Message, ...]
+    tools: Tools | None
+    samples: tuple[Sample, ...]
+    unanswered: str = ""
+    """Why a logged exchange has no recorded answer."""
 
-
-@dataclass(frozen=True)
-class Skipped:
-    """One row that cannot be used."""
-
-    file: str
-    line: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.reason}"
-
-
-class BadRow(ValueError):
-    """Why a row cannot be used."""
-
-
-def files_of(source: str, field: str) -> list[Path]:
-    """The JSONL files that a profile names: a file, or a folder's `*.jsonl` in order.
-
-    Raises:
-        UsageError: There is nothing there.
-    """
-    if source.startswith(PACKAGE_PREFIX):
-        path = Path(str(importlib.resources.files("profiles"))) / source.removeprefix(PACKAGE_PREFIX)
-    else:
-        path = Path(source).expanduser()
-    if path.is_dir():
-        files = sorted(path.glob("*.jsonl"))
-        if files:
-            return files
-        raise UsageError(
-            f"the folder '{source}' has no *.jsonl file",
-            where=field,
-            hint=f"put JSONL files there, one row a line: {_ROW}",
-        )
-    if not path.is_file():
-        raise UsageError(
-            f"there is no prompt file or folder '{source}'",
-            where=field,
-            hint="give an existing JSONL file or a folder of them; `package:` names those of this project",
-        )
-    return [path]
-
-
-def read_rows(path: Path, field: str) -> Iterator[tuple[int, Row | BadRow]]:
-    """Line number and row (or the reason against it) of every line that is not blank.
-
-    Raises:
-        UsageError: The file cannot be read, is empty, or is not JSONL at all.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the prompt file '{path}' cannot be read: {error}", where=field) from None
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not numbered:
-        raise UsageError(f"the prompt file '{path}' is empty", where=field, hint=f"one row a line: {_ROW}")
-    parsed = [(number, _json(line)) for number, line in numbered]
-    if not any(isinstance(value, dict) for _, value in parsed):
-        raise UsageError(
-            f"the prompt file '{path}' is not JSONL: no line is a JSON object",
-            where=field,
-            hint=f"one row a line: {_ROW}",
-        )
-    for number, value in parsed:
-        try:
-            yield number, row_of(value, path.stem, number)
-        except BadRow as reason:
-            yield number, reason
-
-
-def _json(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
+    def before(self, sample: Sample) -> tuple[Message, ...]:
+        """Messages of one sample's prompt."""
+        return self.messages[: sample.turns]
 
 
 def row_of(value: Any, stem: str, number: int) -> Row:
     """Judge one parsed line.
 
+    Args:
+        stem: Name of the file without suffixes: the domain, and with `number` the id, of a row without.
+        number: Line of the file, from 1.
+
     Raises:
         BadRow: Why it cannot be used.
     """
     if not isinstance(value, Mapping):
-        raise BadRow("not a JSON object")
-    domain = value.get("domain", stem)
+        raise BadRow("not a JSON object", "not a JSON object")
+    domain = value.get("domain") or stem
     if not isinstance(domain, str) or not _DOMAIN.match(domain):
         raise BadRow("its domain is not a word of letters, digits, _ . -")
-    identity = value.get("id", f"{stem}-{number}")
+    identity = next((value[name] for name in _ID_NAMES if value.get(name) is not None), f"{stem}-{number}")
     if not isinstance(identity, (str, int)) or not str(identity).strip():
         raise BadRow("its id is not a text")
-    return Row(str(identity), domain, _messages(value))
+    row = _exchange_row(value, str(identity), domain) or _chat_row(value, str(identity), domain)
+    if not all(_encodes(text) for text in (row.id, *_texts(row))):
+        raise BadRow("it holds half a surrogate pair, which is no character", "encoding")
+    return row
 
 
-def _messages(value: Mapping[str, Any]) -> tuple[Message, ...]:
+def _exchange_row(value: Mapping[str, Any], identity: str, domain: str) -> Row | None:
+    """Only the response of a logged exchange is a sample: its earlier turns were logged on their own."""
+    exchange = exchange_of(value)
+    if exchange is None:
+        return None
+    messages = messages_of(exchange.request["messages"])
+    if messages[-1].role == "assistant":
+        raise BadRow("its request ends with an assistant turn", "roles")
+    answer = answer_of(exchange, value)
+    recorded = None if isinstance(answer, str) else answer
+    sample = Sample(identity, len(messages), recorded)
+    unanswered = answer if isinstance(answer, str) else ""
+    return Row(identity, domain, messages, tools_of(exchange.request.get("tools")), (sample,), unanswered)
+
+
+def _chat_row(value: Mapping[str, Any], identity: str, domain: str) -> Row:
+    """A conversation. Each assistant turn is a sample if it ends with one; else its end is the prompt."""
     raw = value.get("messages")
     if raw is None and isinstance(value.get("prompt"), str):
         raw = [{"role": "user", "content": value["prompt"]}]
-    if not isinstance(raw, list) or not raw:
-        raise BadRow("it has neither messages nor a prompt")
-    messages = tuple(_message(turn) for turn in raw)
-    roles = [message.role for message in messages]
-    if "system" in roles[1:]:
-        raise BadRow("a system turn is not the first")
-    turns = roles[1:] if roles[0] == "system" else roles
-    if "user" not in turns:
-        raise BadRow("it has no user turn")
-    for before, after in itertools.pairwise(turns):
-        if before == after:
-            raise BadRow(f"two {before} turns follow each other")
-    if turns[0] != "user":
-        raise BadRow("the conversation begins with an assistant turn")
-    if turns[-1] != "user":
-        raise BadRow("the last turn is not the user's")
-    return messages
+    if raw is None and isinstance(value.get("text"), str):
+        raise BadRow(
+            "it is text with the marks of some chat template in it; give its turns as messages, so that the "
+            "target's own template can be used"
+        )
+    messages = messages_of(raw)
+    tools = tools_of(value.get("tools"))
+    if messages[-1].role != "assistant":
+        return Row(identity, domain, messages, tools, (Sample(identity, len(messages)),))
+    facts = facts_of(value)
+    samples = _samples(messages, identity, facts)
+    return Row(identity, domain, messages[: samples[-1].turns], tools, samples)
 
 
-def _message(turn: Any) -> Message:
-    if not isinstance(turn, Mapping) or turn.get("role") not in _ROLES:
-        raise BadRow(f"a turn's role is not one of {', '.join(_ROLES)}")
-    content = turn.get("content")
-    if not isinstance(content, str):
-        raise BadRow(f"a {turn['role']} turn's content is not text")
-    if not content.strip():
-        raise BadRow(f"a {turn['role']} turn is empty")
-    return Message(str(turn["role"]), content)
+def _samples(messages: Sequence[Message], identity: str, facts: Mapping[str, Any]) -> tuple[Sample, ...]:
+    turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
+    names = [identity] if len(turns) == 1 else [f"{identity}.t{count + 1}" for count in range(len(turns))]
+    found = zip(turns, names, strict=True)
+    return tuple(Sample(name, place, _recorded(messages[place], facts)) for place, name in found)
+
+
+def _recorded(turn: Message, facts: Mapping[str, Any]) -> RecordedAnswer:
+    return RecordedAnswer(turn.content, turn.reasoning, turn.tool_calls, **facts)
+
+
+def _texts(row: Row) -> Iterator[str]:
+    answers = [sample.recorded.message() for sample in row.samples if sample.recorded]
+    for message in (*row.messages, *answers):
+        yield message.content
+        yield message.reasoning or ""
+        yield message.name or ""
+        yield from (text for call in message.tool_calls for text in (call.name, call.arguments, call.id))
+    if row.tools:
+        yield json.dumps(row.tools, ensure_ascii=False)
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

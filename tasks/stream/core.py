@@ -27,7 +27,6 @@ from tasks.stream.settings import (
     AnswerSettings,
     CaptureFiles,
     CaptureSettings,
-    PromptRow,
     SamplingSettings,
 )
 
@@ -67,7 +66,7 @@ def capture(
     files.work.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = settings_for(profile, run, folder, endpoint, identity, target_dir)
     _continue_or_clear(files, origin_of(settings, prompts, identity))
-    rows = [PromptRow.of(prompt).model_dump_json() for prompt in prompts.prompts]
+    rows = [json.dumps(prompt.record()) for prompt in prompts.prompts]
     write_atomic(files.prompts, "".join(f"{row}\n" for row in rows))
     write_atomic(files.settings, settings.model_dump_json(indent=2))
     run_job(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tasks.errors import UsageError
-from tasks.prompts.recorded import RecordedAnswer
+from tasks.prompts.prompt import RecordedAnswer
+from tasks.prompts.render import Dropped, Rendered, render_answer
 from tasks.stream.sample import GivenAnswer
 from tasks.stream.settings import AnswerSettings
 
 KEPT = "kept"
 STRIPPED = "reasoning_stripped"
+NOT_RENDERABLE = "not_renderable"
+TOO_LONG = "too_long"
 VERDICTS: Mapping[str, str] = {
     KEPT: "the target gave this answer: it is only read",
     "absent": "the prompt has no recorded answer",
@@ -22,27 +24,12 @@ VERDICTS: Mapping[str, str] = {
     "thinking": "given in another thinking mode, or the log does not say in which",
     STRIPPED: "a thinking model's answer without its reasoning",
     "finish_reason": "neither stopped nor cut, or the log does not say",
-    "not_renderable": "the chat template does not give it back as it was",
-    "too_long": "prompt and answer exceed the context",
+    NOT_RENDERABLE: "the chat template does not give it back as it was",
+    TOO_LONG: "prompt and answer exceed the context",
 }
 """Every verdict on a recorded answer, with its meaning."""
 _OPENS_REASONING = "<think>"
 _CLOSES_REASONING = "</think>"
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """A prompt as the chat template writes it.
-
-    Args:
-        messages: Turns before the answer, as chat templates want them.
-        prompt_ids: Their tokens, generation prompt included.
-        options: Variables of the template, thinking mode and tools among them.
-    """
-
-    messages: list[dict[str, Any]]
-    prompt_ids: tuple[int, ...]
-    options: Mapping[str, Any]
 
 
 def verdict_on(
@@ -64,9 +51,11 @@ def verdict_on(
         return "template"
     if recorded.thinking is not thinking:
         return "thinking"
-    if (thinking or always_thinks) and not recorded.reasoning and _CLOSES_REASONING not in recorded.text:
+    thought = thinking or always_thinks or recorded.reasoning_stripped
+    if thought and not recorded.reasoning and _CLOSES_REASONING not in recorded.text:
         return STRIPPED
-    return KEPT if recorded.finish_reason in ("stop", "length") else "finish_reason"
+    ends = ("stop", "length", "tool_calls") if recorded.tool_calls else ("stop", "length")
+    return KEPT if recorded.finish_reason in ends else "finish_reason"
 
 
 def opens_reasoning(prompt_text: str) -> bool:
@@ -74,56 +63,17 @@ def opens_reasoning(prompt_text: str) -> bool:
     return prompt_text.rstrip().endswith(_OPENS_REASONING)
 
 
-def prompt_text(conversation: Conversation, tokenizer: Any) -> str:
-    """The prompt as text, generation prompt included."""
-    return str(
-        tokenizer.apply_chat_template(
-            conversation.messages, tokenize=False, add_generation_prompt=True, **conversation.options
-        )
-    )
+def tokens_of(rendered: Rendered, tokenizer: Any, *, thinking: bool, max_model_len: int) -> GivenAnswer | str:
+    """The tokens of a prompt's recorded answer, or the verdict on one that cannot be had back.
 
-
-def tokens_of(recorded: RecordedAnswer, conversation: Conversation, tokenizer: Any) -> GivenAnswer | None:
-    """The answer's tokens, as they followed the prompt; None if the template does not give it back whole.
-
-    The template writes prompt and answer; what comes after the prompt is the answer, up to the token that
-    ends the turn. An answer that was cut has no such token.
+    Args:
+        rendered: A prompt whose recorded answer is the target's.
     """
-    from jinja2 import TemplateError
-
-    turn = {"role": "assistant", "content": recorded.text}
-    if recorded.reasoning:
-        turn |= {"reasoning_content": recorded.reasoning, "reasoning": recorded.reasoning}
-    try:
-        begin = prompt_text(conversation, tokenizer)
-        whole = str(
-            tokenizer.apply_chat_template(
-                [*conversation.messages, turn], tokenize=False, **conversation.options
-            )
-        )
-    except TemplateError:
-        return None
-    tail = whole.removeprefix(begin)
-    parts = (recorded.text.strip(), (recorded.reasoning or "").strip())
-    if not whole.startswith(begin) or any(part not in tail for part in parts):
-        return None
-    if tuple(_encode(begin, tokenizer)) != conversation.prompt_ids:
-        return None
-    ids = _one_turn(_encode(tail, tokenizer), tokenizer, whole=recorded.finish_reason == "stop")
-    return GivenAnswer(tuple(ids), str(recorded.finish_reason))
-
-
-def _encode(text: str, tokenizer: Any) -> list[int]:
-    return [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
-
-
-def _one_turn(ids: list[int], tokenizer: Any, *, whole: bool) -> list[int]:
-    """Cut what the template adds behind the turn, and its end token if the answer never came to it."""
-    special = set(tokenizer.all_special_ids)
-    last = next((i for i in range(len(ids) - 1, -1, -1) if ids[i] in special), None)
-    if last is None:
-        return ids
-    return ids[: last + 1] if whole else ids[:last]
+    assert rendered.prompt.recorded is not None, "the verdict came first"
+    ids = render_answer(rendered, tokenizer, thinking=thinking, max_model_len=max_model_len)
+    if isinstance(ids, Dropped):
+        return TOO_LONG if ids.kind == "context length" else NOT_RENDERABLE
+    return GivenAnswer(ids, str(rendered.prompt.recorded.finish_reason))
 
 
 def refuse_stripped(verdicts: Mapping[str, int], max_bad_rows: float) -> None:

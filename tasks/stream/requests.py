@@ -11,18 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import UsageError
-from tasks.prompts.render import THINKING, Dropped, Rendered, refuse_too_many, render
-from tasks.stream.recorded import (
-    KEPT,
-    Conversation,
-    opens_reasoning,
-    prompt_text,
-    refuse_stripped,
-    tokens_of,
-    verdict_on,
-)
+from tasks.prompts.prompt import Prompt, prompt_of_record
+from tasks.prompts.render import Dropped, Rendered, prompt_text, refuse_too_many, render
+from tasks.stream.recorded import KEPT, opens_reasoning, refuse_stripped, tokens_of, verdict_on
 from tasks.stream.sample import GivenAnswer, Request, Shape
-from tasks.stream.settings import CaptureFiles, CaptureSettings, PromptRow
+from tasks.stream.settings import CaptureFiles, CaptureSettings
 
 _AT_ONCE = 256
 _SEED_STEP = 1_000_003
@@ -69,11 +62,11 @@ def prepare(settings: CaptureSettings, files: CaptureFiles, tokenizer: Any) -> P
         open(files.dropped, "w", encoding="utf-8") as dropped,
     ):
         for first in count(0, _AT_ONCE):
-            rows = [PromptRow.model_validate_json(line) for line in islice(source, _AT_ONCE)]
-            if not rows:
+            prompts = [prompt_of_record(json.loads(line)) for line in islice(source, _AT_ONCE)]
+            if not prompts:
                 break
-            prepared.prompts += len(rows)
-            for outcome in _outcomes(settings, shape, rows, first, tokenizer, prepared):
+            prepared.prompts += len(prompts)
+            for outcome in _outcomes(settings, shape, prompts, first, tokenizer, prepared):
                 if isinstance(outcome, Request):
                     prepared.requests += 1
                     prepared.largest_bytes = max(
@@ -96,16 +89,15 @@ def prepare(settings: CaptureSettings, files: CaptureFiles, tokenizer: Any) -> P
 def _outcomes(
     settings: CaptureSettings,
     shape: Shape,
-    rows: list[PromptRow],
+    prompts: list[Prompt],
     first: int,
     tokenizer: Any,
     prepared: Prepared,
 ) -> Iterator[Request | tuple[str, Dropped]]:
-    """A request for each usable row, and why there is none for the others."""
-    numbers = {row.id: first + place for place, row in enumerate(rows)}
-    recorded = {row.id: row for row in rows}
+    """A request for each usable prompt, and why there is none for the others."""
+    numbers = {prompt.id: first + place for place, prompt in enumerate(prompts)}
     rendered, refused = render(
-        [row.prompt() for row in rows],
+        prompts,
         tokenizer,
         thinking=settings.thinking,
         max_new_tokens={split: one.max_new_tokens for split, one in settings.sampling.items()},
@@ -115,7 +107,7 @@ def _outcomes(
     for one in rendered:
         request = _request(settings, one, numbers[one.prompt.id])
         if settings.answers.answers == "recorded" and one.prompt.split != "evaluate":
-            verdict, given = _recorded(settings, one, recorded[one.prompt.id], tokenizer)
+            verdict, given = _recorded(settings, one, tokenizer)
             prepared.recorded[verdict] += 1
             if given is not None:
                 request = replace(request, source="recorded", given=given)
@@ -150,28 +142,15 @@ def _request(settings: CaptureSettings, one: Rendered, number: int) -> Request:
     )
 
 
-def _recorded(
-    settings: CaptureSettings, one: Rendered, row: PromptRow, tokenizer: Any
-) -> tuple[str, GivenAnswer | None]:
-    """Verdict on a row's recorded answer, and its tokens if it is kept."""
-    options: dict[str, Any] = {}
-    if THINKING in str(tokenizer.chat_template):
-        options[THINKING] = settings.thinking
-    conversation = Conversation(one.prompt.turns(), one.prompt_ids, options)
-    verdict = verdict_on(
-        row.recorded,
-        settings.answers,
-        thinking=settings.thinking,
-        always_thinks=row.recorded is not None and opens_reasoning(prompt_text(conversation, tokenizer)),
-    )
-    if verdict != KEPT or row.recorded is None:
+def _recorded(settings: CaptureSettings, one: Rendered, tokenizer: Any) -> tuple[str, GivenAnswer | None]:
+    """Verdict on a prompt's recorded answer, and its tokens if it is kept."""
+    recorded, thinking = one.prompt.recorded, settings.thinking
+    text = prompt_text(one.prompt, tokenizer, thinking=thinking) if recorded is not None else ""
+    verdict = verdict_on(recorded, settings.answers, thinking=thinking, always_thinks=opens_reasoning(text))
+    if verdict != KEPT:
         return verdict, None
-    given = tokens_of(row.recorded, conversation, tokenizer)
-    if given is None:
-        return "not_renderable", None
-    if len(one.prompt_ids) + len(given.ids) > settings.max_model_len:
-        return "too_long", None
-    return KEPT, given
+    given = tokens_of(one, tokenizer, thinking=thinking, max_model_len=settings.max_model_len)
+    return (given, None) if isinstance(given, str) else (KEPT, given)
 
 
 def _require_some(prepared: Prepared) -> None:

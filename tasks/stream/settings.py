@@ -8,9 +8,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from profiles.streaming import Answers
-from tasks.prompts.load import Prompt
-from tasks.prompts.recorded import RecordedAnswer
-from tasks.prompts.rows import Message
 from tasks.stream.models import Split
 
 API_KEY_ENV = "VLLM_API_KEY"
@@ -99,32 +96,6 @@ class CaptureSettings(BaseModel):
     def life_s(self) -> float:
         """Longest life of one attempt, seconds."""
         return self.sample_timeout_s or self.answer_timeout_s + self.read_timeout_s
-
-
-class PromptRow(BaseModel):
-    """One line of `prompts.jsonl`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    id: str
-    domain: str
-    split: Split
-    messages: list[dict[str, str]]
-    recorded: RecordedAnswer | None = None
-
-    @classmethod
-    def of(cls, prompt: Prompt) -> PromptRow:
-        return cls(
-            id=prompt.id,
-            domain=prompt.domain,
-            split=prompt.split,
-            messages=prompt.turns(),
-            recorded=getattr(prompt, "recorded", None),
-        )
-
-    def prompt(self) -> Prompt:
-        messages = tuple(Message(turn["role"], turn["content"]) for turn in self.messages)
-        return Prompt(self.id, self.domain, self.split, messages)
 
 
 class CaptureFiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,43 @@ def test_the_text_fits_a_terminal_and_says_the_total(target: Path) -> None:
     assert f"about {laptop(target).expected_minutes:g} minutes" in text and "mooncake_master" in text
     assert "memory, disk and minutes are estimates" in text
     assert plan_lines(laptop(target))
+
+
+def test_the_plan_says_what_became_of_the_rows(target: Path, tmp_path: Path) -> None:
+    def turn(role: str, text: str) -> dict[str, str]:
+        return {"role": role, "content": text}
+
+    secret = "zanzibar"
+    rows: list[Any] = [
+        {"messages": [turn("user", f"{secret} tell me about number {i}"), turn("assistant", "no " * 40)]}
+        for i in range(20)
+    ]
+    rows += [rows[3], {"messages": [turn("assistant", secret)]}]
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    profile = laptop(target, prompts__train=[str(file)], prompts__train_per_domain=15)
+    plan = build_plan(profile.model_copy(update={"prompts": _with(profile, max_bad_rows=0.1)}))
+    assert plan.prompts.train.rows == 22 and plan.prompts.train.prompts == 15
+    text = plan_text(plan)
+    generated = (15 - plan.prompts.held_out) * profile.stream.max_new_tokens
+    for line in (
+        r"rows read +│ +22 │ +126",
+        r"unusable row: roles +│ +1 │ +0",
+        r"dropped: duplicate +│ +1 │ +0",
+        r"dropped: above the limit of its domain +│ +5 │ +18",
+        r"turns of a prompt: p50 / p90 / max +│ +1 / 1 / 1",
+        r"alike across train and held-out +│ +0 pairs",
+        r"with a recorded answer +│ +15",
+        rf"trainable tokens, recorded +│ +about {plan.prompts.recorded_tokens}",
+        rf"trainable tokens, generated +│ +at most {generated}",
+        r"skipped mine.jsonl:22: it has no user turn",
+    ):
+        assert re.search(line, text), (line, text)
+    assert secret not in text
+
+
+def _with(profile: Profile, **fields: Any) -> Any:
+    return profile.prompts.model_copy(update=fields)
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,17 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from tasks.errors import UsageError
-from tasks.prompts.recorded import RecordedAnswer
+from tasks.prompts.prompt import Message, Prompt, RecordedAnswer, ToolCall
+from tasks.prompts.render import Rendered
 from tasks.stream.recorded import (
     KEPT,
     VERDICTS,
-    Conversation,
     opens_reasoning,
     refuse_stripped,
     tokens_of,
     verdict_on,
 )
+from tasks.stream.sample import GivenAnswer
 from tasks.stream.settings import AnswerSettings
 
 WORDS = ["user", "assistant", "one", "two", "three", "<think>", "</think>", "<end>"]
@@ -32,7 +33,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}assistant {% endif %}"
 )
 TARGET = AnswerSettings(answers="recorded", target_names=("kimi", "models/kimi"), template_digest="d")
-GOOD = RecordedAnswer("one two", None, "kimi", None, "d", False, "stop")
+GOOD = RecordedAnswer("one two", model="kimi", template_digest="d", thinking=False, finish_reason="stop")
 
 
 def tokenizer(template: str = TEMPLATE) -> Any:
@@ -43,8 +44,10 @@ def tokenizer(template: str = TEMPLATE) -> Any:
     return fast
 
 
-def conversation() -> Conversation:
-    return Conversation([{"role": "user", "content": "three"}], (0, 4, 1), {})
+def given_of(answer: RecordedAnswer, template: str = TEMPLATE, max_model_len: int = 64) -> GivenAnswer | str:
+    prompt = Prompt("p", "qa", "train", (Message("user", "three"),), None, answer)
+    rendered = Rendered(prompt, (0, 4, 1), 8)
+    return tokens_of(rendered, tokenizer(template), thinking=False, max_model_len=max_model_len)
 
 
 def verdict(answer: RecordedAnswer | None, thinking: bool = False, always: bool = False) -> str:
@@ -88,16 +91,23 @@ def test_stripped_reasoning_is_recognised() -> None:
     refuse_stripped({}, 0.0)
 
 
+def test_a_logged_count_of_thoughts_tells_that_they_were_stripped() -> None:
+    assert verdict(replace(GOOD, reasoning_tokens=7)) == "reasoning_stripped"
+
+
+def test_a_call_is_a_whole_answer() -> None:
+    call = replace(GOOD, text="", tool_calls=(ToolCall("weather", "{}"),), finish_reason="tool_calls")
+    assert verdict(call) == KEPT
+
+
 def test_tokens_end_where_the_turn_ends() -> None:
-    given = tokens_of(GOOD, conversation(), tokenizer())
-    assert given is not None and given.ids == (2, 3, 7) and given.finish_reason == "stop"
-    cut = tokens_of(replace(GOOD, finish_reason="length"), conversation(), tokenizer())
-    assert cut is not None and cut.ids == (2, 3), "an answer that was cut never came to its end token"
+    assert given_of(GOOD) == GivenAnswer((2, 3, 7), "stop")
+    cut = replace(GOOD, finish_reason="length")
+    assert given_of(cut) == GivenAnswer((2, 3), "length"), "an answer that was cut never came to its end"
 
 
 def test_reasoning_is_part_of_the_answer() -> None:
-    given = tokens_of(replace(GOOD, reasoning="three"), conversation(), tokenizer())
-    assert given is not None and given.ids == (5, 4, 6, 2, 3, 7)
+    assert given_of(replace(GOOD, reasoning="three")) == GivenAnswer((5, 4, 6, 2, 3, 7), "stop")
 
 
 @pytest.mark.parametrize(
@@ -109,4 +119,8 @@ def test_reasoning_is_part_of_the_answer() -> None:
     ],
 )
 def test_template_that_does_not_give_it_back_is_noticed(template: str) -> None:
-    assert tokens_of(replace(GOOD, reasoning="three"), conversation(), tokenizer(template)) is None
+    assert given_of(replace(GOOD, reasoning="three"), template) == "not_renderable"
+
+
+def test_answer_beyond_the_context_is_not_kept() -> None:
+    assert given_of(GOOD, max_model_len=5) == "too_long"

@@ -1,0 +1,8 @@
+"""Makes `prompt_rows.py` beside this file importable: the test folders are no packages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
