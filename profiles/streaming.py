@@ -32,5 +32,17 @@ class Stream(Part):
     """Share of samples that may be lost before the stage fails."""
     read_timeout_s: Seconds = 60.0
     """Longest wait for one sample after its answer arrived, seconds."""
-    retention: Literal["all"] = "all"
-    """`all` keeps every capture in the hidden-state log."""
+    overlap: bool = False
+    """Train while the captures come in: the trainer starts with the first samples. Target and trainer then
+    need memory at the same time."""
+    retention: Literal["all", "window"] = "all"
+    """`all` keeps every capture in the hidden-state log. `window` keeps the log within `window_bytes`: a
+    training sample is deleted when a checkpoint has consumed it. It implies `overlap` and one epoch."""
+    window_bytes: Positive | None = None
+    """Bytes that the hidden-state log may take on disk, held-out and evaluation samples included (`window`
+    only)."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether training runs beside the capture."""
+        return self.overlap or self.retention == "window"
