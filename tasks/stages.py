@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +9,8 @@ from typing import Any, Literal
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.models import Publication
 from tasks.serve.models import TargetIdentity
-from tasks.stage import MANIFEST, Stage, sha256_file
+from tasks.stage import MANIFEST, XXH3, Stage, sha256_file
+from tasks.stream.index import read_index
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
 from tasks.validate.models import ValidationReport
@@ -20,7 +20,7 @@ StageName = Literal["validate", "serve", "stream", "train", "evaluate", "publish
 VALIDATE = Stage(1, "validate", 1, ("hardware", "target", "store", "serve"), ValidationReport)
 SERVE = Stage(2, "serve", 1, ("target", "serve", "store"), TargetIdentity)
 STREAM = Stage(
-    3, "stream", 1, ("target", "prompts", "stream", "evaluate.replay_max_new_tokens"), CaptureManifest
+    3, "stream", 2, ("target", "prompts", "stream", "evaluate.replay_max_new_tokens"), CaptureManifest
 )
 TRAIN = Stage(4, "train", 1, ("train",), DraftCheckpoint)
 EVALUATE = Stage(5, "evaluate", 1, ("target", "evaluate"), EvaluationReport)
@@ -40,10 +40,10 @@ def stage_named(name: str) -> Stage[Any]:
 
 
 def vouched_files(stage: Stage[Any], folder: Path) -> Mapping[str, str]:
-    """Path relative to `folder` -> SHA-256 of every file that makes the stage's output.
+    """Path relative to `folder` -> digest of every file that makes the stage's output.
 
-    The hashes of captures were taken while they were written and stand in the log's index; everything else is
-    read. Checkpoints for resuming and hidden files are left out: a finished stage does not need them.
+    The digests of captures (XXH3-128) were taken while they were written and stand in the log's index;
+    everything else is read (SHA-256). Checkpoints for resuming and hidden files are left out: a finished stage does not need them.
     """
     captured = _captures(folder) if stage.name == STREAM.name else {}
     files: dict[str, str] = {}
@@ -58,9 +58,6 @@ def vouched_files(stage: Stage[Any], folder: Path) -> Mapping[str, str]:
 
 
 def _captures(folder: Path) -> dict[str, str]:
-    """SHA-256 of the samples of a hidden-state log, from its index."""
-    index = folder / "log" / "index.jsonl"
-    if not index.is_file():
-        return {}
-    rows = [json.loads(line) for line in index.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return {f"log/hs_{row['i']}.safetensors": row["sha256"] for row in rows if "sha256" in row}
+    """Digests of the samples of a hidden-state log, from its index."""
+    log = folder / "log"
+    return {f"log/{entry.file_name}": f"{XXH3}{entry.xxh3}" for entry in read_index(log)}

@@ -1,0 +1,191 @@
+"""The one writer of a hidden-state log.
+
+What a power cut may cost: nothing that `append` returned for. The order is: a sample's file, written under
+another name, on disk; renamed; its folder's names on disk; its token ids on disk; then its index line on
+disk. Samples that are appended at the same time share all but the first of these waits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from tasks.stage import sync_path, write_atomic
+from tasks.stream.commit import Commit
+from tasks.stream.durable import writing
+from tasks.stream.index import IndexEntry, TokenIds, encode_ids, index_digest
+from tasks.stream.models import Split
+from tasks.stream.repair import END, open_repaired
+from tasks.stream.retention import ConsumedSamples, Space, on_disk
+from tasks.stream.sample_file import SampleBytes, sample_bytes, write_durably
+
+if TYPE_CHECKING:
+    import torch
+
+# Digits of the place and of the digest, which are not known when a line's length is estimated.
+_LINE_MARGIN_BYTES = 64
+
+
+class LogWriter:
+    """Appends samples, from several threads. Opening repairs what a killed writer left.
+
+    Args:
+        folder: The log's folder; made private to the user if it does not exist.
+        window_bytes: Most bytes that the log may take; None keeps every sample.
+        check_all: Read every file on opening, also where nothing says that one is damaged.
+        sync: False leaves it to the system when data reach the disk: only for logs that may be lost.
+
+    Attributes:
+        entries: What the log holds, by sample number; also what was consumed and deleted.
+        repaired: What was put right on opening, in words.
+
+    Raises:
+        StageInputError: The index is damaged in the middle, or of an older format.
+    """
+
+    def __init__(
+        self, folder: Path, *, window_bytes: int | None = None, check_all: bool = False, sync: bool = True
+    ):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        opened = open_repaired(self.folder, check_all)
+        self.entries = opened.entries
+        self.repaired = opened.repaired
+        self._deletable = opened.deletable
+        self._consumed = ConsumedSamples(self.folder)
+        self._space = Space(self.folder, window_bytes, opened.used, opened.kept, self._delete_consumed)
+        self._sync = sync
+        self._lock = threading.Lock()
+        self._claimed: set[int] = set()
+        self._ids = TokenIds(self.folder)
+        self._commit = Commit(self.folder, self.entries, sync)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that the log took at once since it was opened."""
+        return self._space.peak
+
+    @property
+    def waits(self) -> int:
+        """How often a sample had to wait for space in the window."""
+        return self._space.waits
+
+    def append(
+        self,
+        *,
+        i: int,
+        prompt_id: str,
+        domain: str,
+        split: Split,
+        prompt_tokens: int,
+        answer_ids: Sequence[int],
+        finish_reason: str,
+        hidden_states: torch.Tensor,
+        token_ids: torch.Tensor,
+    ) -> IndexEntry:
+        """Write a sample; on return it is on disk. It is complete in the log or absent from it.
+
+        Waits while the window is full. The tensors may be views of a buffer that is used again afterwards.
+
+        Args:
+            hidden_states: `[T, L, H]`.
+            token_ids: `[T]`, int64.
+
+        Raises:
+            ValueError: The sample's number is already in the log.
+            LogWriteError: The disk is full or failed.
+            WindowTooSmall: The sample cannot fit into the window.
+            WriteAborted: `abort` was called while it waited for space.
+        """
+        sample = sample_bytes(hidden_states, token_ids)
+        entry = IndexEntry(
+            i=i,
+            prompt_id=prompt_id,
+            domain=domain,
+            split=split,
+            tokens=int(token_ids.shape[0]),
+            prompt_tokens=prompt_tokens,
+            answer_tokens=len(answer_ids),
+            answer_at=prompt_tokens,
+            answer_xxh3=xxhash.xxh3_64_hexdigest(encode_ids(answer_ids)),
+            finish_reason=finish_reason,
+            bytes=sample.size,
+            xxh3="",
+            ids=self._ids,
+        )
+        ids = encode_ids([*token_ids[:prompt_tokens].tolist(), *answer_ids])
+        with self._claim(i):
+            return self._append(entry, sample, ids)
+
+    @contextmanager
+    def _claim(self, number: int) -> Iterator[None]:
+        """Hold a number while its sample is written."""
+        with self._lock:
+            if number in self.entries or number in self._claimed:
+                raise ValueError(f"sample {number} is already in the log")
+            self._claimed.add(number)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claimed.discard(number)
+
+    def _append(self, entry: IndexEntry, sample: SampleBytes, ids: bytes) -> IndexEntry:
+        name = f"sample {entry.i} ({entry.prompt_id})"
+        size = on_disk(sample.size)
+        beside = len(ids) + len(entry.line().encode()) + _LINE_MARGIN_BYTES
+        kept = beside if entry.split == "train" else beside + size
+        self._space.reserve(name, size + beside, kept)
+        path = self.folder / entry.file_name
+        temporary = self.folder / f".hs_{entry.i}.tmp"
+        try:
+            with writing(name, path, sample.size):
+                digest = write_durably(temporary, sample, self._sync)
+                os.replace(temporary, path)
+            written = self._commit.add(replace(entry, xxh3=digest), ids)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            self._space.release(size + beside, kept)
+            raise
+        if entry.split == "train":
+            with self._lock:
+                self._deletable[entry.i] = size
+        return written
+
+    def _delete_consumed(self) -> int:
+        """Delete the files of consumed training samples; their lines stay. Return the bytes freed."""
+        if not self._consumed.renew():
+            return 0
+        with self._lock:
+            chosen = [number for number in self._deletable if number in self._consumed.numbers]
+            freed = sum(self._deletable.pop(number) for number in chosen)
+        for number in chosen:
+            (self.folder / self.entries[number].file_name).unlink(missing_ok=True)
+        return freed
+
+    def abort(self) -> None:
+        """End all waiting for space; call it before joining the threads that append."""
+        self._space.abort()
+
+    def finish(self) -> str:
+        """Write the end marker, which says that the log is complete; return the content digest."""
+        digest = index_digest(self.entries.values())
+        text = json.dumps({"samples": len(self.entries), "digest": digest}, indent=2)
+        with writing("the end marker of the hidden-state log", self.folder / END, len(text)):
+            write_atomic(self.folder / END, text + "\n")
+            sync_path(self.folder)
+        return digest
+
+    def close(self) -> None:
+        """Close the files; all that was appended is on disk already."""
+        self.abort()
+        self._commit.close()
