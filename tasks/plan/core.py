@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from profiles.schema import DOMAINS, Profile
 from tasks.errors import RetrainError
+from tasks.plan.log_space import refuse_planned_log
 from tasks.plan.models import Plan, PlannedDisk, PlannedStage
 from tasks.plan.numbers import shape_of_draft
 from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
@@ -44,6 +45,7 @@ def build_plan(profile: Profile) -> Plan:
     target = planned_target(profile, notes)
     work = planned_work(profile)
     sizes = sample_sizes(profile, target)
+    refuse_planned_log(profile, work.samples, work.evaluate_prompts, sizes)
     shape = shape_of_draft(profile, target)
     counts = draft_parameters(shape)
     trainable = round(work.train_prompts * (1 - profile.prompts.held_out))

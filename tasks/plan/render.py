@@ -28,7 +28,7 @@ def plan_text(plan: Plan, width: int = _WIDTH) -> str:
 
 def size_text(size_bytes: float) -> str:
     """Bytes in the unit that keeps the number short; decimal units, as disks are sold."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= factor:
             return f"{size_bytes / factor:,.1f} {unit}"
     return f"{size_bytes:,.0f} B"

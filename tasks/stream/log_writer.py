@@ -56,7 +56,7 @@ class LogWriter:
     ):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        opened = open_repaired(self.folder, check_all)
+        opened = open_repaired(self.folder, check_all, window_bytes is not None)
         self.entries = opened.entries
         self.repaired = opened.repaired
         self._deletable = opened.deletable

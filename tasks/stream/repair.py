@@ -58,11 +58,15 @@ def note_damaged(folder: Path, number: int) -> None:
         pass
 
 
-def open_repaired(folder: Path, check_all: bool) -> OpenedLog:
+def open_repaired(folder: Path, check_all: bool, windowed: bool) -> OpenedLog:
     """Put a log in order and say what it holds.
 
     Sizes of all files are compared. Contents are read where a reader found damage, of all files if the log
     was complete before (then something made the run come back to it), or on demand.
+
+    Args:
+        check_all: Read every file.
+        windowed: Training samples that were consumed need no file any more.
 
     Raises:
         StageInputError: The index is damaged in the middle, or of an older format.
@@ -72,14 +76,12 @@ def open_repaired(folder: Path, check_all: bool) -> OpenedLog:
     check_all = check_all or END in files
     (folder / END).unlink(missing_ok=True)
     _read_index(folder, log)
-    done = consumed(folder)
+    done: frozenset[int] = consumed(folder) if windowed else frozenset()
     suspect = log.entries.keys() if check_all else _damaged(folder)
     faults = {}
     for entry in log.entries.values():
-        here = entry.file_name in files
-        if entry.i in done and not here:
-            continue
-        if fault := _fault(folder, entry, files.get(entry.file_name), entry.i in suspect):
+        used_up = entry.split == "train" and entry.i in done
+        if not used_up and (fault := _fault(folder, entry, files.get(entry.file_name), entry.i in suspect)):
             faults[entry.i] = fault
     _drop(folder, log, faults)
     _cut_ids(folder, log)
