@@ -53,8 +53,6 @@ class Position:
     """Digest over their index lines: a log with other samples there cannot be continued."""
     cuts: list[int] = field(default_factory=list)
     """Places in that order where a batch ended early, as the window was full."""
-    opening: list[int] | None = None
-    """Tokens that all prompts so far begin with (growing log, `learn_from: all`)."""
 
 
 def write_folder(final: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tasks.stream.follower import LogFollower
-from tasks.stream.log import IndexEntry
-from tasks.train.ordered import on_disk
+from tasks.stream.log import IDS, INDEX, IndexEntry
+from tasks.stream.retention import WAITING as WRITER_WAITS
+from tasks.stream.retention import on_disk
 from tasks.train.settings import WAITING
 
 _SHORT_S = 0.05
 _LONG_S = 0.5
 _SAY_S = 2.0
-_FULL_S = 2.0
-"""The writer looks for freed space several times in this time: only then is it really held up."""
+_BESIDE_BYTES = 2**16 + 2**14
+"""What the writer keeps free for its own files; rather too much, so that nobody waits for ever."""
 
 
 class GrowingLog:
@@ -65,10 +67,23 @@ class GrowingLog:
             if entry.trainable_tokens > 0:
                 self.held_out.append(entry)
 
-    @property
-    def writer_waits(self) -> bool:
-        """The window is full."""
-        return self._follower.writer_waits
+    def is_full(self, released: int, window_bytes: int) -> bool:
+        """Whether the writer waits for space that only a further checkpoint can free.
+
+        Its own word may be old: it looks for freed space only now and then. What counts are the bytes.
+
+        Args:
+            released: Samples of `train` that may be deleted already, from the first.
+        """
+        if not self._follower.writer_waits:
+            return False
+        try:
+            wanted = int(json.loads((self.folder / WRITER_WAITS).read_text(encoding="utf-8"))["bytes"])
+        except (OSError, ValueError):
+            return False  # it goes on at this moment
+        beside = sum((self.folder / name).stat().st_size for name in (INDEX, IDS)) + _BESIDE_BYTES
+        taken = self._kept_bytes + sum(on_disk(entry.bytes) for entry in self.train[released:])
+        return taken + beside + wanted > window_bytes
 
 
 class Patience:
@@ -84,12 +99,10 @@ class Patience:
         self._say = say
         self._pause_s = _SHORT_S
         self._said = 0.0
-        self._full_since: float | None = None
 
     def reset(self) -> None:
         """Something came."""
         self._pause_s = _SHORT_S
-        self._full_since = None
 
     def pause(self, done: float, total: float) -> None:
         """Wait a little; the figures are for who watches."""
@@ -100,12 +113,3 @@ class Patience:
             self._say(done, total, WAITING)
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LONG_S)
-
-    def is_held_up(self, writer_waits: bool) -> bool:
-        """Whether the writer has been waiting for us for a while, with nothing new to read."""
-        now = time.monotonic()
-        if not writer_waits:
-            self._full_since = None
-        elif self._full_since is None:
-            self._full_since = now
-        return self._full_since is not None and now - self._full_since >= _FULL_S

@@ -78,8 +78,7 @@ class GrowingBatches:
                 return False
             place.epoch, place.step_in_epoch = 0, passed
         self._plan = plan
-        if self._opening is not None:
-            self._opening.ids = place.opening
+        self._learn_opening(self._log.train[: place.order_end])
         self.saved(place)  # a kill may have come between that checkpoint and its mark
         return True
 
@@ -107,9 +106,7 @@ class GrowingBatches:
             return Step(make_batch(self._reader, self._with_prompts(entries)), _numbers(entries))
         planned = self._plan.batches[place.step_in_epoch]
         entries = list(planned.entries)
-        if self._opening is not None:
-            for entry in entries:
-                self._opening.narrow(self._reader.load(entry)[1][: entry.prompt_tokens].tolist())
+        self._learn_opening(entries)
         batch = make_batch(self._reader, self._with_prompts(entries))
         due = self._epochs == 1 and self._crosses_mark(place.order_end, planned.end)
         return Step(batch, _numbers(entries), planned.release, due)
@@ -119,7 +116,6 @@ class GrowingBatches:
             planned = self._plan.batches[place.step_in_epoch]
             place.order_end, place.order_digest = planned.end, planned.digest
             place.cuts = [cut for cut in self._plan.cuts if cut <= planned.end]
-            place.opening = None if self._opening is None else self._opening.ids
         place.step_in_epoch += 1
 
     def saved(self, place: Position) -> None:
@@ -163,14 +159,15 @@ class GrowingBatches:
             plan.close()
 
     def _wait(self, place: Position, save: Save) -> None:
-        """Pause; where the writer waits for us, give it what we have."""
-        if not self._patience.is_held_up(self._log.writer_waits):
-            self._patience.pause(*self.amount(place))
-        elif not self._plan.cut():
+        """Pause; where the writer waits for us, let it have what a checkpoint frees."""
+        window = self._overlap.window_bytes
+        if window is not None and self._log.is_full(self._marked, window):
             if place.order_end > self._marked:
                 save()
-            self._patience.reset()
-            self._patience.pause(*self.amount(place))
+                return
+            if self._plan.cut():
+                return
+        self._patience.pause(*self.amount(place))
 
     def _shuffled(self, epoch: int) -> list[list[int]]:
         if epoch not in self._later:
@@ -180,6 +177,12 @@ class GrowingBatches:
 
     def _trainable(self) -> list[IndexEntry]:
         return [entry for entry in self._log.train if entry.trainable_tokens > 0]
+
+    def _learn_opening(self, entries: Sequence[IndexEntry]) -> None:
+        if self._opening is not None:
+            for entry in entries:
+                if entry.trainable_tokens > 0:
+                    self._opening.narrow(entry.prompt_ids())
 
     def _with_prompts(self, entries: list[IndexEntry]) -> list[IndexEntry]:
         if self._opening is None:

@@ -12,16 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tasks.stream.log import IndexEntry
+from tasks.stream.retention import on_disk
 
 RELEASE_SHARE = 0.25
 """Part of the free window whose samples are consumed before a checkpoint lets them go. Below that much the
 writer can wait only for a sample that takes more than the other three quarters."""
-_BLOCK_BYTES = 4096
-
-
-def on_disk(size: int) -> int:
-    """Bytes that a file of `size` takes, in whole blocks."""
-    return -(-size // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 @dataclass(frozen=True)

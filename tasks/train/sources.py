@@ -144,10 +144,9 @@ def _early_vocabulary(settings: TrainSettings, overlap: Overlap, batches: Growin
     path = settings.path / _VOCABULARY
     if path.exists() and (stored := json.loads(path.read_text("utf-8")))["identity"] == identity:
         return vocabulary_of(stored["tokens"], size, stored["note"])
-    reader = HiddenStateLog(Path(settings.log_dir))
     prompts: Counter[int] = Counter()
     for entry in found:
-        prompts.update(reader.load(entry)[1][: entry.prompt_tokens].tolist())
+        prompts.update(entry.prompt_ids())
     chosen = choose_early(answer_counts(found), prompts, wanted, size, len(found))
     path.parent.mkdir(exist_ok=True, mode=0o700)
     row = {"identity": identity, "tokens": chosen.target_ids().tolist(), "note": chosen.note}
