@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,11 +30,13 @@ def capture_again(
     pause_s: float = 0.0,
     finish: bool = True,
     opened: Path | None = None,
+    before: Callable[[int], object] = lambda number: None,
 ) -> int:
     """Write what is missing of `order` into the log at `folder`; returns the most bytes that it ever took.
 
     Args:
         opened: A file that tells others that the log is in order.
+        before: Called before each sample is written.
     """
     log = HiddenStateLog(source)
     entries = {entry.i: entry for entry in log.entries()}
@@ -47,6 +49,7 @@ def capture_again(
         entry = entries[number]
         states, ids = log.load(entry)
         time.sleep(pause_s)
+        before(number)
         writer.append(
             i=entry.i,
             prompt_id=entry.prompt_id,
