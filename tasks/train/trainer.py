@@ -171,18 +171,20 @@ class Trainer:
     def _wait(self, job: StartedJob) -> None:
         self._sign = time.monotonic()
         try:
-            while True:
-                ended = job.has_ended()
-                for row in job.rows():
-                    _show(self._ctx.progress, row)
-                    if row["note"] != WAITING:  # nobody captures any more: waiting is no progress now
-                        self._sign = time.monotonic()
-                if ended:
-                    return
+            while not self._has_ended(job):
                 self._check_signs(job)
                 time.sleep(_POLL_S)
         finally:
             self._stop()
+
+    def _has_ended(self, job: StartedJob) -> bool:
+        """Show what the trainer reports now that nobody captures: waiting is no progress any more."""
+        ended = job.has_ended()
+        for row in job.rows():
+            _show(self._ctx.progress, row)
+            if row["note"] != WAITING:
+                self._sign = time.monotonic()
+        return ended
 
     def _stop(self) -> None:
         job, self._job = self._job, None

@@ -166,7 +166,11 @@ def test_held_out_samples_that_come_last_are_measured_at_the_end_only(
     result = train_draft(growing(world, tmp_path, epochs=1), quiet, never)
     rows = lines(tmp_path / "stage", "held_out")
     assert [row["step"] for row in rows] == [0, result.steps]
-    assert rows[0]["eal"] != rows[1]["eal"], "the untrained weights were not the ones measured"
+    untrained = tmp_path / "untrained"
+    untrained.mkdir()
+    train_draft(world.settings(untrained, max_steps=0, draft={"vocab_size": None}), quiet, never)
+    (known,) = lines(untrained, "held_out")
+    assert rows[0]["loss"] == known["loss"] != rows[1]["loss"]
 
 
 def test_prompts_without_a_sample_are_not_waited_for(
