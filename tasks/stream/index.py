@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
@@ -33,7 +35,7 @@ RECAPTURE = "run the pipeline again from stage stream"
 
 
 class TokenIds:
-    """The file of token ids of one log, mapped when it is first needed.
+    """The file of token ids of one log, opened when it is first needed.
 
     Args:
         folder: The log's folder.
@@ -41,20 +43,23 @@ class TokenIds:
 
     def __init__(self, folder: Path):
         self.path = folder / IDS
-        self._map: NDArray[np.uint32] | None = None
+        self._descriptor: int | None = None
+
+    def __reduce__(self) -> tuple[type[TokenIds], tuple[Path]]:
+        """Another process opens the file itself."""
+        return TokenIds, (self.path.parent,)
 
     def read(self, start: int, count: int) -> NDArray[np.uint32]:
         """`count` ids from the one at `start`; fewer where the file ends."""
         import numpy as np
 
-        if count == 0:
-            return np.empty(0, dtype="<u4")
-        if self._map is None or len(self._map) < start + count:
-            if not self.path.exists() or self.path.stat().st_size < ID_BYTES:
+        if self._descriptor is None:
+            if not self.path.exists():
                 return np.empty(0, dtype="<u4")
-            whole = self.path.stat().st_size // ID_BYTES
-            self._map = np.memmap(self.path, dtype="<u4", mode="r", shape=(whole,))
-        return self._map[start : start + count]
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._descriptor)
+        data = os.pread(self._descriptor, count * ID_BYTES, start * ID_BYTES)
+        return np.frombuffer(data, dtype="<u4", count=len(data) // ID_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,14 +49,16 @@ class LogWriter:
 
     Raises:
         StageInputError: The index is damaged in the middle, or of an older format.
+        LogWriteError: The folder cannot be written.
     """
 
     def __init__(
         self, folder: Path, *, window_bytes: int | None = None, check_all: bool = False, sync: bool = True
     ):
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        opened = open_repaired(self.folder, check_all, window_bytes is not None)
+        with writing("the hidden-state log", self.folder, 0):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            opened = open_repaired(self.folder, check_all, window_bytes is not None)
         self.entries = opened.entries
         self.repaired = opened.repaired
         self._deletable = opened.deletable

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tasks.errors import RetrainError, StageInputError
 from tasks.stage import sync_path, write_atomic
+from tasks.stream.durable import writing
 
 CONSUMED = ".consumed.json"
 WAITING = ".waiting.json"
@@ -55,11 +56,17 @@ def mark_consumed(folder: Path, numbers: Iterable[int]) -> None:
 
     Saying it again changes nothing, so a resumed trainer repeats all that its checkpoint holds. One process
     at a time may call it. From here on the files of these samples may be gone at any moment.
+
+    Raises:
+        LogWriteError: The disk did not take it.
     """
     before = consumed(folder)
     after = before | frozenset(numbers)
-    if after != before:
-        write_atomic(folder / CONSUMED, json.dumps({"ranges": _ranges(after)}, separators=(",", ":")))
+    if after == before:
+        return
+    text = json.dumps({"ranges": _ranges(after)}, separators=(",", ":"))
+    with writing("the list of consumed samples", folder / CONSUMED, len(text)):
+        write_atomic(folder / CONSUMED, text)
         sync_path(folder)
 
 
@@ -185,7 +192,8 @@ class Space:
             path.unlink(missing_ok=True)
         elif change > 0:
             self.waits += 1
-            write_atomic(path, json.dumps({"bytes": amount}))
+            with writing("the sign that capture waits for space", path, _BLOCK_BYTES):
+                write_atomic(path, json.dumps({"bytes": amount}))
 
     def release(self, amount: int, kept: int) -> None:
         """Give back what `reserve` took, for a sample that was not written."""

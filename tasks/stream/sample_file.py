@@ -1,8 +1,7 @@
 """One sample as a safetensors file: written without a copy and hashed on the way, read and checked in one go.
 
 The file's bytes follow from the tensors alone, so its XXH3-128 is also the digest of their contents. XXH3
-because it runs at memory speed: SHA-256 takes longer than the disk (0.9 GB/s against 30 on the machine that
-decided it). It tells of damage, not of forgery.
+because it runs at memory speed, where SHA-256 takes longer than the disk; it tells of damage, not of forgery.
 
 Letters: T tokens, L captured layers, H hidden size.
 """

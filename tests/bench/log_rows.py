@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import shutil
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 from consume import interleaved, rate_row
@@ -18,7 +20,7 @@ from store_objects import HIDDEN, LAYERS, MIB, StoredSample, sample_of, stored
 
 from tasks.stream.checksum import check_seal
 from tasks.stream.log import HiddenStateLog, LogWriter
-from tasks.stream.store import StoreClient
+from tasks.stream.store import StoreClient, check
 
 GOAL = 0.80
 LARGE, SMALL = 100_000, 1_000
@@ -86,14 +88,26 @@ class _Receive:
 
 
 class _BareGet:
-    """`get_into` and nothing else, each thread into its own registered buffer."""
+    """`get_into` and nothing else, each thread into a registered buffer of its own."""
 
     def __init__(self, client: StoreClient, samples: Sequence[StoredSample]):
         self._client = client
         self._samples = samples
+        self._free: SimpleQueue[ctypes.Array[ctypes.c_char]] = SimpleQueue()
+        for _ in range(THREADS):
+            buffer = (ctypes.c_char * max(one.bytes for one in samples))()
+            address = ctypes.addressof(buffer)
+            check("register_buffer", "bare get", client.raw.register_buffer(address, len(buffer)))
+            self._free.put(buffer)
 
     def __call__(self) -> None:
-        _in_threads(lambda _, one: self._client.get(one.key, one.bytes).release(), self._samples)
+        _in_threads(self._get, self._samples)
+
+    def _get(self, _: int, one: StoredSample) -> None:
+        buffer = self._free.get()
+        if self._client.raw.get_into(one.key, ctypes.addressof(buffer), one.bytes) != one.bytes:
+            raise RuntimeError(f"get_into of {one.key} failed")
+        self._free.put(buffer)
 
 
 class _BareWrite:
