@@ -62,7 +62,7 @@ class Trainer:
             return
         target_dir = resolve_target(ctx.profile)
         check_shape(ctx.profile, identity.layer_ids, identity.hidden_size, read_target_config(target_dir))
-        folder = begin_stage(ctx, TRAIN, self.started_with())
+        folder = begin_stage(ctx, TRAIN, {"captures_of": self.captures_of})
         if ctx.profile.stream.retention == "window" and not any(folder.glob("checkpoints/step-*")):
             # No checkpoint holds what an earlier attempt consumed: the capture client brings it again.
             self._files.log.mkdir(parents=True, exist_ok=True, mode=0o700)

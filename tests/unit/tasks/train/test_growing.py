@@ -16,11 +16,10 @@ from tasks.stream.log import HiddenStateLog
 from tasks.stream.retention import consumed
 from tasks.train import sources
 from tasks.train.checkpoint import Checkpoints
-from tasks.train.growing import WAITING
 from tasks.train.journal import samples_of_steps
 from tasks.train.loop import Stopped
 from tasks.train.run import train_draft
-from tasks.train.settings import Overlap, TrainSettings
+from tasks.train.settings import WAITING, Overlap, TrainSettings
 from tests.unit.tasks.train.arriving import (
     HELD_OUT,
     MIXED,
