@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.stage import write_atomic
+
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"
 
@@ -31,14 +33,19 @@ def samples_of_steps(folder: Path) -> list[list[int]]:
 
 
 def keep_rows(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Drop rows, and what is no complete row: so that no step that is taken again appears twice."""
+    """Drop rows, and what is no complete row: so that no step that is taken again appears twice.
+
+    A kill at any moment leaves the old rows or the new ones.
+    """
     if not path.exists():
         return
+    text = path.read_text(encoding="utf-8")
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         try:
             if keep(json.loads(line)):
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError):
             continue
-    path.write_text("".join(kept), encoding="utf-8")
+    if (wanted := "".join(kept)) != text:
+        write_atomic(path, wanted)
