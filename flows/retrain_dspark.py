@@ -20,7 +20,7 @@ from tasks.publish.task import publish
 from tasks.serve.task import serve, target_of
 from tasks.stages import StageName
 from tasks.stream.task import stream
-from tasks.train.task import train
+from tasks.train.task import train, trainer_of
 from tasks.validate.task import validate
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ def retrain_dspark(
     """
     with opened_run(profile, overrides, run_id, from_stage) as ctx:
         validation = validate(ctx)
-        with target_of(ctx) as target:
-            identity = serve(ctx, target)
-            captures = stream(ctx, target, identity)
-        draft = train(ctx, captures)
+        with trainer_of(ctx) as trainer:
+            with target_of(ctx) as target:
+                identity = serve(ctx, target)
+                captures = stream(ctx, target, identity, trainer)
+            draft = train(ctx, captures, trainer)
         evaluation = evaluate(ctx, captures, draft)
         publish(ctx, draft, evaluation, identity, captures, validation)
     return ending(ctx)

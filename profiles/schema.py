@@ -309,3 +309,27 @@ class Profile(Part):
         if self.train.optimizer == "muon" and self.train.muon_lr is None:
             raise ValueError("train.optimizer is muon, so train.muon_lr must be written out")
         return self
+
+    @model_validator(mode="after")
+    def _window_agrees(self) -> Profile:
+        """Refuse what needs a sample a second time, or all of them at once, where samples are deleted."""
+        if self.stream.retention != "window":
+            return self
+        if self.stream.window_bytes is None:
+            raise ValueError("stream.retention is window, so stream.window_bytes must say how large it is")
+        if self.train.epochs != 1:
+            raise ValueError(
+                f"train.epochs is {self.train.epochs}, but with stream.retention window each sample is there "
+                "for one epoch; set train.epochs to 1, or stream.retention to all"
+            )
+        if self.train.max_steps is not None:
+            raise ValueError(
+                f"train.max_steps ({self.train.max_steps}) would leave samples that nothing consumes, and "
+                "the window would stay full; leave it empty, or set stream.retention to all"
+            )
+        if self.train.draft.vocab_size is not None:
+            raise ValueError(
+                f"train.draft.vocab_size ({self.train.draft.vocab_size}) is chosen from many samples at "
+                "once, which a window need not hold; leave it empty, or set stream.retention to all"
+            )
+        return self

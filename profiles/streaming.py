@@ -57,8 +57,15 @@ class Stream(Part):
     attempts."""
     canary_every: Positive = 256
     """Samples between two runs of the canary: greedy probes whose hidden states must explain the answers."""
-    retention: Literal["all"] = "all"
-    """`all` keeps every capture in the hidden-state log."""
+    overlap: bool = False
+    """Train while the captures come in: the trainer starts with the first samples. Target and trainer then
+    need memory at the same time."""
+    retention: Literal["all", "window"] = "all"
+    """`all` keeps every capture in the hidden-state log. `window` keeps the log within `window_bytes`: a
+    training sample is deleted when a checkpoint has consumed it. It implies `overlap` and one epoch."""
+    window_bytes: Positive | None = None
+    """Bytes that the hidden-state log may take on disk, held-out and evaluation samples included (`window`
+    only)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -82,6 +89,16 @@ class Stream(Part):
                 f"not {self.answers}"
             )
         return self
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether training runs beside the capture."""
+        return self.overlap or self.retention == "window"
+
+    @property
+    def known_temperature(self) -> float | None:
+        """Of training answers; None where a log's answers are learnt, however they were sampled."""
+        return None if self.answers == "recorded" else self.temperature
 
 
 def in_flight_bytes(stream: Stream, store: Store) -> int:

@@ -77,6 +77,8 @@ class RunContext:
     from_stage: str | None = None
     attempt: str = ""
     rows: list[StageRow] = field(default_factory=list)
+    begun: dict[str, float] = field(default_factory=dict)
+    """Stage that works beside an earlier one, and when it began (monotonic seconds)."""
 
     def forced(self, stage: Stage[Any]) -> bool:
         """True if the user asked for this stage to run again and this attempt has not done so yet."""
@@ -92,7 +94,11 @@ class RunContext:
 
 
 def execute_stage(
-    ctx: RunContext, stage: Stage[Result], inputs: Mapping[str, str], work: Callable[[Path], Result]
+    ctx: RunContext,
+    stage: Stage[Result],
+    inputs: Mapping[str, str],
+    work: Callable[[Path], Result],
+    started_with: Mapping[str, str] | None = None,
 ) -> Result:
     """Return the stage's stored result if it is still valid, else do the work and store it.
 
@@ -100,6 +106,8 @@ def execute_stage(
         inputs: Name -> digest of each earlier result that the stage reads; part of the fingerprint.
         work: Called with the stage's folder. The folder is empty unless an unfinished attempt with the same
             fingerprint left something to resume from.
+        started_with: What stands for `inputs` when an unfinished attempt is compared, of a stage that begins
+            before the digests of its inputs are known.
     """
     wanted = fingerprint(stage, ctx.profile, inputs)
     folder = ctx.run.stage(stage)
@@ -110,7 +118,43 @@ def execute_stage(
         log.info("%s: reused", stage.name)
         return stored
     log.info("%s: runs, because it %s", stage.name, reason)
+    if stage.name in ctx.begun:
+        reason = f"began {time.monotonic() - ctx.begun.pop(stage.name):.0f} s ago, beside an earlier stage"
+    else:
+        _begin(ctx, stage, folder, fingerprint(stage, ctx.profile, started_with or inputs))
     return _run(ctx, stage, folder, wanted, reason, work)
+
+
+def begin_stage(ctx: RunContext, stage: Stage[Any], started_with: Mapping[str, str]) -> Path:
+    """Prepare the folder of a stage that begins beside an earlier one, and track it from now on.
+
+    `execute_stage` then takes it over, with the same `started_with`; `end_begun` closes what it did not.
+    """
+    folder = ctx.run.stage(stage)
+    _begin(ctx, stage, folder, fingerprint(stage, ctx.profile, started_with))
+    ctx.begun[stage.name] = time.monotonic()
+    log.info("%s: begins beside an earlier stage", stage.name)
+    return folder.path
+
+
+def end_begun(ctx: RunContext, status: str) -> None:
+    """Close stages that began beside an earlier one which did not come to its end.
+
+    Args:
+        status: MLflow's, `FAILED` or `KILLED`.
+    """
+    for name, began in list(ctx.begun.items()):
+        del ctx.begun[name]
+        seconds = time.monotonic() - began
+        ctx.rows.append(StageRow(name, "failed", seconds, "was ended with the stage that it ran beside"))
+        files = _files(ctx, ctx.run.stage(stage_named(name)).path)
+        ctx.tracker.finish(name, status, {"seconds": seconds}, files)
+
+
+def _begin(ctx: RunContext, stage: Stage[Any], folder: StageFolder[Any], started: Mapping[str, Any]) -> None:
+    _prepare(ctx, stage, folder, started)
+    ctx.tracker.start(stage.name, {"profile": started["profile"], "inputs": started["inputs"]})
+    ctx.tracker.follow(stage.name, folder.path / "metrics.jsonl")
 
 
 def _run(
@@ -121,10 +165,7 @@ def _run(
     reason: str,
     work: Callable[[Path], Result],
 ) -> Result:
-    _prepare(ctx, stage, folder, wanted)
     ctx.progress.stage_started(stage.name, reason)
-    ctx.tracker.start(stage.name, {"profile": wanted["profile"], "inputs": wanted["inputs"]})
-    ctx.tracker.follow(stage.name, folder.path / "metrics.jsonl")
     row = StageRow(stage.name, "failed", 0.0, reason)
     ctx.rows.append(row)
     started = time.monotonic()

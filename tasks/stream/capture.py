@@ -49,7 +49,7 @@ def run(config: dict[str, Any]) -> None:
 
 def _capture_missing(settings: CaptureSettings, files: CaptureFiles, claim: Claim) -> bool:
     """Returns whether nothing of this run is, or can come, into the store."""
-    log = LogWriter(files.log)
+    log = LogWriter(files.log, window_bytes=settings.window_bytes)
     for line in log.repaired:
         print(f"repaired: {line}", flush=True)
     tokenizer = load_tokenizer(Path(settings.tokenizer), trust_remote_code=settings.trust_remote_code)

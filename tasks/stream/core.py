@@ -87,8 +87,7 @@ def capture(
     )
     summary = read_summary(files)
     _check(profile, files, summary)
-    temperature = None if profile.stream.answers == "recorded" else profile.stream.temperature
-    return manifest_of(files, summary, identity, temperature)
+    return manifest_of(files, summary, identity, profile.stream.known_temperature)
 
 
 def _keys(profile: Profile, endpoint: TargetEndpoint) -> dict[str, str]:
@@ -160,6 +159,7 @@ def settings_for(
         server_wait_s=stream.server_wait_s,
         canary_every=stream.canary_every,
         answers=_answer_settings(profile, endpoint, identity),
+        window_bytes=stream.window_bytes if stream.retention == "window" else None,
         claims=str(run.path.parent / CLAIMS),
         folder=str(folder),
         progress_file=str(run.progress / f"{JOB_NAME}.jsonl"),

@@ -80,6 +80,11 @@ class LogWriter:
         """How often a sample had to wait for space in the window."""
         return self._space.waits
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a sample waits for space now."""
+        return self._space.waiting
+
     def append(
         self,
         *,

@@ -142,6 +142,11 @@ class Space:
         self.peak = self._used
         self.waits = 0
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a sample waits for space."""
+        return self._waiting > 0
+
     def reserve(self, name: str, amount: int, kept: int) -> None:
         """Take `amount` bytes, `kept` of them for good; waits until consumption frees space.
 

@@ -233,6 +233,8 @@ class Session:
         async def sweep() -> None:
             while True:
                 await asyncio.sleep(_SWEEP_EVERY_S)
+                if self._log.waiting:  # that no sample comes is no stall then; the trainer has its own limit
+                    self._show.write("the window is full: waiting for the trainer")
                 with contextlib.suppress(StoreError):  # a store that is down holds nothing to sweep
                     await asyncio.to_thread(self._sweeper.sweep_orphans)
 

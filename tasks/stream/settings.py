@@ -84,6 +84,8 @@ class CaptureSettings(BaseModel):
     """Longest wait at the end for given-up requests; longer than the connector waits for space."""
     sweep_quiet_s: float = 2.0
     answers: AnswerSettings = AnswerSettings()
+    window_bytes: int | None = None
+    """Most bytes that the log may take; None keeps every sample."""
     claims: str = ""
     """Folder of the claims of all captures of this node; empty takes one beside the stage folder."""
     canary_every: int = 0

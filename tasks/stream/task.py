@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tasks.errors import StageInputError
@@ -12,10 +13,11 @@ from tasks.serve.deaths import telling_deaths
 from tasks.serve.lazy import LazyTarget
 from tasks.serve.models import TargetIdentity
 from tasks.serve.target_folder import resolve_target
-from tasks.stage import canonical, sha256_text
+from tasks.stage import canonical, fingerprint, sha256_text
 from tasks.stages import STREAM
 from tasks.stream.core import capture
 from tasks.stream.models import CaptureManifest
+from tasks.train.trainer import Trainer
 
 _SAME = ("model_digest", "tokenizer_digest", "template_digest", "dtype", "layer_ids")
 
@@ -27,9 +29,15 @@ def identity_digest(identity: TargetIdentity) -> str:
 
 
 @stage_task(STREAM)
-def stream(ctx: RunContext, target: LazyTarget, identity: TargetIdentity) -> CaptureManifest:
-    """Capture answers and hidden states in one pass; the target is started only if something is missing."""
+def stream(
+    ctx: RunContext, target: LazyTarget, identity: TargetIdentity, trainer: Trainer
+) -> CaptureManifest:
+    """Capture answers and hidden states in one pass; the target is started only if something is missing.
+
+    With `stream.overlap` the trainer works beside it.
+    """
     inputs = {"target": identity_digest(identity), "prompts": load_prompts(ctx.profile).digest}
+    trainer.captures_of = sha256_text(canonical(fingerprint(STREAM, ctx.profile, inputs)))
 
     def work(folder: Path) -> CaptureManifest:
         answering, endpoint = target.open()
@@ -39,6 +47,7 @@ def stream(ctx: RunContext, target: LazyTarget, identity: TargetIdentity) -> Cap
                 where=str(endpoint.url),
                 hint="resume with --from serve",
             )
+        trainer.begin(answering)
         with telling_deaths(target.handles):
             return capture(
                 ctx.profile,
@@ -48,14 +57,24 @@ def stream(ctx: RunContext, target: LazyTarget, identity: TargetIdentity) -> Cap
                 answering,
                 resolve_target(ctx.profile),
                 ctx.launcher,
-                ctx.progress,
-                target.watch(),
+                trainer.beside(ctx.progress),
+                both(target.watch(), trainer.watch),
             )
 
     captures = execute_stage(ctx, STREAM, inputs, work)
     ctx.tracker.log_data(STREAM.name, "captures", captures.digest, str(log_of(ctx, captures)))
     show_artifacts(ctx, STREAM, captures)
     return captures
+
+
+def both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    """A watch that looks after two."""
+
+    def watch() -> None:
+        first()
+        second()
+
+    return watch
 
 
 def log_of(ctx: RunContext, captures: CaptureManifest) -> Path:

@@ -45,6 +45,14 @@ class Position:
     best_step: int = 0
     best_metrics: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0
+    measured_step: int = -1
+    """Step of the last held-out evaluation; -1 before the first."""
+    order_end: int = 0
+    """Samples of the train split that the first epoch of a growing log has passed."""
+    order_digest: str = ""
+    """Digest over their index lines: a log with other samples there cannot be continued."""
+    cuts: list[int] = field(default_factory=list)
+    """Places in that order where a batch ended early, as the window was full."""
 
 
 def write_folder(final: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
@@ -118,6 +126,15 @@ class Checkpoints:
     def save_best(self, position: Position, model: Mapping[str, Tensor]) -> None:
         """Keep these weights as the best so far."""
         write_folder(self.folder / "best", {MODEL: model}, asdict(position))
+
+    def save_untrained(self, position: Position, model: Mapping[str, Tensor]) -> None:
+        """Keep the weights before the first step, for a held-out set that is not complete yet."""
+        write_folder(self.folder / "untrained", {MODEL: model}, asdict(position))
+
+    def untrained(self) -> dict[str, Tensor] | None:
+        """The weights before the first step, if they were kept."""
+        path = self.folder / "untrained"
+        return None if _read_position(path) is None else load_file(path / MODEL)
 
     def newest(self, identity: str) -> Position | None:
         """Position of the newest readable checkpoint of this configuration, or None."""

@@ -6,14 +6,16 @@ The order of documents depends on seed and epoch only, so that a resumed run con
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tasks.errors import StageInputError
 from tasks.stream.log import HiddenStateLog, IndexEntry
+from tasks.train.checkpoint import Position
 
 # Packing looks at this many open batches before it starts another one.
 _OPEN_BATCHES = 8
@@ -158,8 +160,56 @@ def with_prompts(reader: CaptureReader, entries: Sequence[IndexEntry]) -> list[I
     return [replace(entry, prompt_tokens=min(entry.prompt_tokens, max(shared, 1))) for entry in entries]
 
 
+@dataclass(frozen=True)
+class Step:
+    """What one optimizer step learns from.
+
+    Args:
+        samples: Numbers of its samples in the log, to be written down; None where the plan tells.
+        release: A checkpoint must follow: samples wait to be deleted.
+        measure: A held-out evaluation is due behind it.
+    """
+
+    batch: Batch
+    samples: tuple[int, ...] | None = None
+    release: bool = False
+    measure: bool = False
+
+
+Save = Callable[[], None]
+
+
+class Batches(Protocol):
+    """The batches of every epoch, of a log that is complete or of one that grows."""
+
+    def fits(self, place: Position) -> bool:
+        """Whether training can go on from this checkpoint; called before anything else, if there is one."""
+
+    def is_over(self, place: Position, save: Save | None) -> bool:
+        """Whether the epoch has no further batch; may wait for samples.
+
+        Args:
+            save: Writes a checkpoint, where only that brings further samples. None: do not wait.
+        """
+
+    def take(self, place: Position) -> Step:
+        """The next batch; only after `is_over` said that there is one."""
+
+    def advance(self, place: Position) -> None:
+        """Move the position behind the batch that was taken."""
+
+    def saved(self, place: Position) -> None:
+        """A checkpoint with this position is complete."""
+
+    def complete(self, place: Position) -> None:
+        """Wait for the end of the log."""
+
+    def amount(self, place: Position) -> tuple[float, float]:
+        """How much is done, and how much there is in all: what the learning rate's schedule follows."""
+
+
 class TrainBatches:
-    """The batches of every epoch.
+    """The batches of every epoch of a complete log.
 
     Args:
         entries: Samples of the train split.
@@ -195,6 +245,27 @@ class TrainBatches:
         """Batch `step` of `epoch`: the sampler's whole position is these two numbers."""
         entries = self._prompts if epoch < self._prompt_epochs else self._answers
         return make_batch(self._reader, [entries[k] for k in self._plans[epoch][step]])
+
+    def fits(self, place: Position) -> bool:
+        return True
+
+    def is_over(self, place: Position, save: Save | None) -> bool:
+        return place.step_in_epoch == self.steps(place.epoch)
+
+    def take(self, place: Position) -> Step:
+        return Step(self.batch(place.epoch, place.step_in_epoch))
+
+    def advance(self, place: Position) -> None:
+        place.step_in_epoch += 1
+
+    def saved(self, place: Position) -> None:
+        """Nothing waits for a checkpoint."""
+
+    def complete(self, place: Position) -> None:
+        """It is."""
+
+    def amount(self, place: Position) -> tuple[float, float]:
+        return place.step, self.total_steps
 
 
 def choose_anchors(batch: Batch, wanted: int, generator: torch.Generator) -> Tensor:

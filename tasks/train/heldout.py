@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from tasks.stream.log import IndexEntry
 from tasks.train import adapter
+from tasks.train.checkpoint import Position
 from tasks.train.data import CaptureReader, make_batch, pack, spaced_anchors
 from tasks.train.loss import LossWeights, MetricSums, outcome_sums
 
@@ -50,3 +51,59 @@ class HeldOut:
             if len(anchors):
                 sums.add(outcome_sums(adapter.run_blocks(model, batch, anchors, weights)))
         return sums.means()
+
+
+class HeldOutSet(Protocol):
+    """The held-out samples, which may still be coming in."""
+
+    def is_complete(self, place: Position) -> bool:
+        """Whether they are all there: until then nothing is measured, so that all measurements compare."""
+
+    def measure(self) -> HeldOut | None:
+        """Their measurement; None if there are none."""
+
+
+class CompleteSet:
+    """The held-out samples of a complete log."""
+
+    def __init__(self, held_out: HeldOut | None):
+        self._held_out = held_out
+
+    def is_complete(self, place: Position) -> bool:
+        return True
+
+    def measure(self) -> HeldOut | None:
+        return self._held_out
+
+
+class ArrivingSet:
+    """The held-out samples of a growing log.
+
+    Whether they are complete depends on the order of capture and on the place in it, not on the moment, so
+    that a resumed run measures at the same steps.
+
+    Args:
+        complete: Whether all were captured before the place that training has reached.
+        entries: Those that are there.
+        make: Makes their measurement.
+    """
+
+    def __init__(
+        self,
+        complete: Callable[[Position], bool],
+        entries: Callable[[], Sequence[IndexEntry]],
+        make: Callable[[Sequence[IndexEntry]], HeldOut],
+    ):
+        self._complete = complete
+        self._entries = entries
+        self._make = make
+        self._made: HeldOut | None = None
+
+    def is_complete(self, place: Position) -> bool:
+        return self._complete(place)
+
+    def measure(self) -> HeldOut | None:
+        entries = sorted(self._entries(), key=lambda entry: entry.i)
+        if self._made is None and entries:
+            self._made = self._make(entries)
+        return self._made

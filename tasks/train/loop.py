@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,9 @@ from profiles.schema import Train
 from tasks.errors import RetrainError, StageInputError
 from tasks.train import adapter
 from tasks.train.checkpoint import Checkpoints, Position
-from tasks.train.data import Batch, TrainBatches, choose_anchors
-from tasks.train.heldout import HeldOut
+from tasks.train.data import Batch, Batches, choose_anchors
+from tasks.train.heldout import HeldOut, HeldOutSet
+from tasks.train.journal import METRICS, SAMPLES, append_row, keep_rows, note_samples
 from tasks.train.loss import LossWeights, MetricSums, outcome_sums
 from tasks.train.optimizer import (
     build_optimizers,
@@ -93,8 +94,8 @@ class Loop:
     Args:
         model: The draft; trained in float32, run in `settings.autocast`.
         batches: Batches of the train split.
-        held_out: Evaluation at the end of each epoch, or None if no sample is held out.
-        folder: Stage folder: `metrics.jsonl` and `checkpoints/` go there.
+        held_out: What is measured at the end of each epoch, and where the batches say so.
+        folder: Stage folder: `metrics.jsonl`, `checkpoints/` and, of a growing log, `samples.jsonl` go there.
         identity: Identity of the resolved configuration, for resume.
         report: Called with steps done, steps in all, metrics and a note.
         stop: Asks the loop to save and stop.
@@ -105,8 +106,8 @@ class Loop:
         *,
         model: nn.Module,
         settings: Train,
-        batches: TrainBatches,
-        held_out: HeldOut | None,
+        batches: Batches,
+        held_out: HeldOutSet,
         folder: Path,
         identity: str,
         report: Report,
@@ -127,13 +128,12 @@ class Loop:
         self.anchors = torch.Generator().manual_seed(settings.seed)
         self.parameters = adapter.trained_state(self.model)
         self.optimizers = build_optimizers(self.parameters, settings)
-        total = batches.total_steps
-        self.total_steps = total if settings.max_steps is None else min(total, settings.max_steps)
-        self._metrics: IO[str] | None = None
         self._saved_at = time.monotonic()
         self._recent = MetricSums()
         self._recent_started = time.monotonic()
         self._recent_tokens = 0
+        self._recent_steps = 0
+        self._rate = 0.0
 
     def autocast(self) -> AbstractContextManager[Any]:
         dtype = _DTYPES[self.settings.autocast]
@@ -147,41 +147,80 @@ class Loop:
             RetrainError: Too many steps in a row without a finite loss.
         """
         self._resume()
-        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as self._metrics:
-            if self.position.step == 0:
-                self._evaluate()
-            while self.position.step < self.total_steps:
+        if self.position.step == 0:
+            self._evaluate()
+        try:
+            while not self._is_done():
                 self._one_step()
                 if self.stop.raised:
-                    self._save()
                     raise Stopped
                 if time.monotonic() - self._saved_at >= self.settings.checkpoint_every_s:
                     self._save()
+        except Stopped:
+            self._save()
+            raise
         return self.position
+
+    def _is_done(self) -> bool:
+        """Close what is over: an epoch, or all of it. May wait for samples."""
+        place = self.position
+        if place.step == self.settings.max_steps:
+            if place.measured_step != place.step:
+                self.batches.complete(place)
+                self._close(ends_epoch=self.batches.is_over(place, None))
+            return True
+        if place.epoch < self.settings.epochs:
+            waited_from = time.monotonic()
+            over = self.batches.is_over(place, self._save)
+            self._recent_started += time.monotonic() - waited_from  # waiting is in no speed figure
+            if over:
+                self._close(ends_epoch=True)
+        return place.epoch == self.settings.epochs
+
+    def _close(self, ends_epoch: bool) -> None:
+        """The end of an epoch or of training: log, measure, save."""
+        place = self.position
+        if self._recent_steps:
+            self._log_training()
+        if ends_epoch:
+            place.epoch += 1
+            place.step_in_epoch = 0
+        if place.measured_step != place.step:
+            self._evaluate()
+        self._save()
 
     def _one_step(self) -> None:
         place = self.position
-        batch = self.batches.batch(place.epoch, place.step_in_epoch).to(self.device)
-        rate = set_rates(
-            self.optimizers, rate_factor(place.step, self.total_steps, self.settings), self.settings
+        step = self.batches.take(place)
+        batch = step.batch.to(self.device)
+        done, total = self._amount()
+        self._rate = set_rates(
+            self.optimizers, rate_factor(int(done), int(total), self.settings), self.settings
         )
         sums = self._update(batch)
+        self.batches.advance(place)
         place.step += 1
-        place.step_in_epoch += 1
         place.tokens += batch.tokens
+        self._recent_steps += 1
+        if step.samples is not None:
+            note_samples(self.folder, place.step, place.epoch, step.samples)
         if sums is not None:
             self._recent.add(sums)
             self._recent_tokens += batch.tokens
-        epoch_ends = place.step_in_epoch == self.batches.steps(place.epoch)
-        last = place.step == self.total_steps
-        if place.step % _LOG_EVERY_STEPS == 0 or epoch_ends or last:
-            self._log_training(rate)
-        if epoch_ends:
-            place.epoch += 1
-            place.step_in_epoch = 0
-        if epoch_ends or last:
-            self._evaluate()
+        if place.step % _LOG_EVERY_STEPS == 0:
+            self._log_training()
+        if step.measure and self.held_out.is_complete(place):
+            self._close(ends_epoch=False)
+        elif step.release:
             self._save()
+
+    def _amount(self) -> tuple[float, float]:
+        """Done and total: in the batches' unit, or in steps where `max_steps` ends training earlier."""
+        done, total = self.batches.amount(self.position)
+        steps, most = self.position.step, self.settings.max_steps
+        if most is not None and most <= total and steps * total >= done * most:
+            return steps, most
+        return done, total
 
     def _update(self, batch: Batch) -> dict[str, tuple[float, float]] | None:
         """One optimizer step. None: there was nothing to learn, or the step was skipped."""
@@ -219,52 +258,82 @@ class Loop:
     def _evaluate(self) -> None:
         """Held-out metrics; keep the weights if they are the best so far."""
         place = self.position
-        if self.held_out is None:
-            place.best_step = place.step
+        if not self.held_out.is_complete(place):
+            if place.step == 0:
+                self.checkpoints.save_untrained(place, self.parameters)
+            return
+        held_out = self.held_out.measure()
+        if held_out is None:
+            place.measured_step = place.best_step = place.step
             self.checkpoints.save_best(place, self.parameters)
             return
-        self.report(place.step, self.total_steps, {}, "held-out evaluation")
-        with torch.inference_mode(), self.autocast():
-            metrics = self.held_out.measure(self.model, self.weights)
-        self._write({"split": "held_out", **metrics})
-        eal = metrics.get("eal", math.nan)
-        if place.step == 0:
-            place.untrained_eal = eal if math.isfinite(eal) else None
-        if is_better(metrics, place):
-            place.best_eal, place.best_step, place.best_metrics = eal, place.step, metrics
-            self.checkpoints.save_best(place, self.parameters)
-        self.report(place.step, self.total_steps, {"eal": eal}, "")
+        self._report({}, "held-out evaluation")
+        if place.step > 0 and place.measured_step < 0:
+            self._measure_untrained(held_out)
+        metrics = self._measure(held_out, place)
+        place.measured_step = place.step
+        self._report({"eal": metrics.get("eal", math.nan)}, "")
         self._recent_started = time.monotonic()  # measuring is not training: it is in no speed figure
 
-    def _log_training(self, rate: float) -> None:
+    def _measure(self, held_out: HeldOut, at: Position) -> dict[str, float]:
+        """Measure the present weights, which are those of position `at`."""
+        place = self.position
+        with torch.inference_mode(), self.autocast():
+            metrics = held_out.measure(self.model, self.weights)
+        self._write(at, {"split": "held_out", **metrics})
+        eal = metrics.get("eal", math.nan)
+        if at.step == 0:
+            place.untrained_eal = at.untrained_eal = eal if math.isfinite(eal) else None
+        if is_better(metrics, place):
+            place.best_eal, place.best_step, place.best_metrics = eal, at.step, metrics
+            at.best_eal, at.best_step, at.best_metrics = eal, at.step, metrics
+            self.checkpoints.save_best(at, self.parameters)
+        return metrics
+
+    def _measure_untrained(self, held_out: HeldOut) -> None:
+        """Measure the weights from before the first step, now that the held-out samples are there."""
+        untrained = self.checkpoints.untrained()
+        if untrained is None:
+            return
+        trained = {name: value.detach().clone() for name, value in self.parameters.items()}
+        self._put_weights(untrained)
+        try:
+            self._measure(held_out, replace(self.position, step=0, epoch=0, step_in_epoch=0, tokens=0))
+        finally:
+            self._put_weights(trained)
+
+    def _put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        for name, value in self.parameters.items():
+            value.data.copy_(weights[name])
+
+    def _log_training(self) -> None:
         now = time.monotonic()
         seconds = max(now - self._recent_started, 1e-9)
         metrics = self._recent.means()
         metrics |= {
-            "lr": rate,
+            "lr": self._rate,
             "tokens_per_s": self._recent_tokens / seconds,
             "skipped_steps": float(self.position.skipped_steps),
         }
         self.position.train_seconds += seconds
-        self._write({"split": "train", **metrics})
-        shown: dict[str, float] = {
-            name: metrics[name] for name in ("loss", "eal", "tokens_per_s") if name in metrics
-        }
-        self.report(self.position.step, self.total_steps, shown, "")
-        self._recent, self._recent_tokens, self._recent_started = MetricSums(), 0, now
+        self._write(self.position, {"split": "train", **metrics})
+        self._report({name: metrics[name] for name in ("loss", "eal", "tokens_per_s") if name in metrics}, "")
+        self._recent, self._recent_tokens, self._recent_steps = MetricSums(), 0, 0
+        self._recent_started = now
 
-    def _write(self, metrics: Mapping[str, Any]) -> None:
-        """One line of `metrics.jsonl`; a value that is not finite becomes null."""
-        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
-        assert self._metrics is not None
-        place = {"step": self.position.step, "epoch": self.position.epoch}
-        self._metrics.write(json.dumps({**place, **clean}) + "\n")
-        self._metrics.flush()
+    def _report(self, metrics: Mapping[str, float], note: str) -> None:
+        done, total = self._amount()
+        self.report(done, total, metrics, note)
+
+    def _write(self, at: Position, metrics: Mapping[str, Any]) -> None:
+        """One line of `metrics.jsonl`."""
+        append_row(self.folder / METRICS, {"step": at.step, "epoch": at.epoch, **metrics})
 
     def _save(self) -> None:
         self.checkpoints.save(
             self.position, self.parameters, optimizer_tensors(self.optimizers), self._random_tensors()
         )
+        self.batches.saved(self.position)
         self._saved_at = time.monotonic()
 
     def _random_tensors(self) -> dict[str, Tensor]:
@@ -274,35 +343,33 @@ class Loop:
         return states
 
     def _resume(self) -> None:
-        """Continue from the newest complete checkpoint of this configuration, else start anew."""
+        """Continue from the newest complete checkpoint of this configuration and log, else start anew."""
         found = self.checkpoints.newest(self.position.identity)
-        metrics = self.folder / "metrics.jsonl"
         random.seed(self.settings.seed)
+        if found is not None and not self.batches.fits(found):
+            self.report(0, 1, {}, "the captures are other ones than the last attempt's: training begins anew")
+            found = None
         if found is None:
             self.checkpoints.clear()
-            metrics.unlink(missing_ok=True)
+            for name in (METRICS, SAMPLES):
+                (self.folder / name).unlink(missing_ok=True)
             return
         model, optimizer, states = self.checkpoints.tensors(found.step)
-        for name, value in self.parameters.items():
-            value.data.copy_(model[name])
+        self._put_weights(model)
         load_optimizer_tensors(self.optimizers, optimizer)
         self.anchors.set_state(states["anchors"])
         torch.set_rng_state(states["torch"])
         if "cuda" in states and self.device.type == "cuda":
             torch.cuda.set_rng_state(states["cuda"], self.device)
         self.position = found
-        _drop_later_lines(metrics, found.step)
+        self._forget_later_rows(found)
 
+    def _forget_later_rows(self, place: Position) -> None:
+        """Forget rows of steps that will be taken again, so that no step appears twice."""
 
-def _drop_later_lines(metrics: Path, step: int) -> None:
-    """Forget lines of steps that will be taken again, so that no step appears twice."""
-    if not metrics.exists():
-        return
-    kept = []
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
-            continue
-    metrics.write_text("".join(kept), encoding="utf-8")
+        def is_kept(row: dict[str, Any]) -> bool:
+            unmeasured = row.get("split") == "held_out" and place.measured_step < 0 and place.step > 0
+            return bool(row["step"] <= place.step) and not unmeasured
+
+        keep_rows(self.folder / METRICS, is_kept)
+        keep_rows(self.folder / SAMPLES, is_kept)

@@ -9,25 +9,20 @@ from typing import Any
 
 import torch
 
-from tasks.errors import EXIT_RESUMABLE, StageInputError
+from tasks.errors import EXIT_RESUMABLE
 from tasks.processes.child import ProgressFile, child_main
 from tasks.stage import write_atomic
-from tasks.stream.log import HiddenStateLog, IndexEntry
 from tasks.train import adapter
 from tasks.train.checkpoint import Position
-from tasks.train.data import CaptureReader, TrainBatches
-from tasks.train.explained import check_explained
 from tasks.train.export import export_draft
-from tasks.train.heldout import HeldOut
 from tasks.train.loop import Loop, Report, StopFlag, Stopped, choose_device
 from tasks.train.models import DraftCheckpoint
 from tasks.train.settings import TrainSettings
 from tasks.train.size import serving_parameters, trained_parameters
-from tasks.train.vocabulary import DraftVocabulary, answer_counts, choose_vocabulary
+from tasks.train.sources import STATES, complete_data, growing_data
+from tasks.train.vocabulary import DraftVocabulary
 
 RESULT = "result.json"
-_HELD_OUT_ANCHORS = 1536
-_STATES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> DraftCheckpoint:
@@ -41,28 +36,15 @@ def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> Draf
     device = choose_device(train.device)
     if train.threads is not None:
         torch.set_num_threads(train.threads)
-    log = HiddenStateLog(Path(settings.log_dir))
-    entries = _trainable(log)
-    unchecked = check_explained(settings, log, entries)
-    vocabulary, model, notes = _draft(settings, entries)
-    notes += [unchecked] if unchecked else []
-    reader = CaptureReader(
-        log,
-        len(settings.aux_layer_ids) + 1,
-        settings.hidden_size,
-        _STATES[train.autocast],
-        settings.cache_bytes,
-    )
-    held = [entry for entry in log.entries("held_out") if entry.trainable_tokens > 0]
-    if not held:
-        notes.append("no sample is held out: the last weights are exported, not the best")
+    data = (growing_data if settings.overlap else complete_data)(settings, device, report, stop)
+    notes = [note for note in (data.vocabulary.note, data.unchecked) if note]
     loop = Loop(
-        model=model,
-        settings=train,
-        batches=TrainBatches(
-            reader, entries, train.batch_tokens, train.seed, train.epochs, train.prompt_epochs
+        model=adapter.build_draft(
+            Path(settings.target_dir), train.draft, settings.aux_layer_ids, data.vocabulary, train.seed
         ),
-        held_out=HeldOut(reader, held, train.batch_tokens, _HELD_OUT_ANCHORS, device) if held else None,
+        settings=train,
+        batches=data.batches,
+        held_out=data.held_out,
         folder=settings.path,
         identity=settings.identity(),
         report=report,
@@ -70,29 +52,9 @@ def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> Draf
         device=device,
     )
     loop.run()
-    return _finish(settings, loop, vocabulary, notes)
-
-
-def _trainable(log: HiddenStateLog) -> list[IndexEntry]:
-    entries = [entry for entry in log.entries("train") if entry.trainable_tokens > 0]
-    if not entries:
-        raise StageInputError(
-            f"the captures hold no answer token to learn from ({len(log.entries('train'))} train samples)",
-            where=str(log.folder),
-            hint="check that the target answers, raise stream.max_new_tokens or add prompts",
-        )
-    return entries
-
-
-def _draft(
-    settings: TrainSettings, entries: list[IndexEntry]
-) -> tuple[DraftVocabulary, torch.nn.Module, list[str]]:
-    """The draft vocabulary, the initial model and notes on what was adjusted."""
-    train, target = settings.train, Path(settings.target_dir)
-    size = adapter.target_text_config(target).vocab_size
-    vocabulary = choose_vocabulary(answer_counts(entries), train.draft.vocab_size, size)
-    model = adapter.build_draft(target, train.draft, settings.aux_layer_ids, vocabulary, train.seed)
-    return vocabulary, model, [vocabulary.note] if vocabulary.note else []
+    if data.held_out.measure() is None:
+        notes.append("no sample is held out: the last weights are exported, not the best")
+    return _finish(settings, loop, data.vocabulary, notes)
 
 
 def _finish(
@@ -107,7 +69,7 @@ def _finish(
         weights,
         settings.path / "draft",
         settings.target_name,
-        _STATES[settings.train.autocast],
+        STATES[settings.train.autocast],
     )
     done = loop.position
     if done.skipped_steps:
@@ -153,7 +115,7 @@ def work(config: dict[str, Any]) -> None:
     progress = ProgressFile(settings.progress_file)
 
     def report(done: float, total: float, metrics: Mapping[str, float], note: str) -> None:
-        progress.write(done, total, "steps", dict(metrics), note)
+        progress.write(done, total, "samples" if settings.overlap else "steps", dict(metrics), note)
 
     stop = StopFlag()
     stop.install()

@@ -10,6 +10,21 @@ from pydantic import BaseModel, ConfigDict
 from profiles.schema import Train
 from tasks.stage import canonical, sha256_text
 
+WAITING = "waiting for captures"
+"""Note of the progress lines of a trainer that has nothing to do: no progress when nobody captures."""
+
+
+class Overlap(BaseModel):
+    """What is known of a log that still grows before its first sample is there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train_prompts: int
+    """Prompts of the train split: the learning rate's schedule counts them, and so depends on no timing."""
+    held_out_prompts: int
+    window_bytes: int | None
+    """Byte budget of the log; None where every sample is kept."""
+
 
 class TrainSettings(BaseModel):
     """What the trainer's process gets; written as its `config.json`."""
@@ -20,7 +35,9 @@ class TrainSettings(BaseModel):
     log_dir: str
     """Folder of the hidden-state log."""
     captures_digest: str
-    """Identity of the captures."""
+    """Identity of the captures; of a log that still grows, of what will be captured."""
+    overlap: Overlap | None = None
+    """Set where training reads the log in the order of capture, which may still grow."""
     target_dir: str
     """Folder of the target in Hugging Face format."""
     target_name: str
@@ -46,16 +63,15 @@ class TrainSettings(BaseModel):
     def identity(self) -> str:
         """Digest of all that decides the weights; a checkpoint of another identity is not continued."""
         machine = {"threads", "device", "checkpoint_every_s", "keep_checkpoints", "stall_timeout_s"}
-        return sha256_text(
-            canonical(
-                {
-                    "train": self.train.model_dump(mode="json", exclude=machine),
-                    "captures": self.captures_digest,
-                    "target": self.target_name,
-                    "aux_layer_ids": list(self.aux_layer_ids),
-                }
-            )
-        )
+        values: dict[str, Any] = {
+            "train": self.train.model_dump(mode="json", exclude=machine),
+            "captures": self.captures_digest,
+            "target": self.target_name,
+            "aux_layer_ids": list(self.aux_layer_ids),
+        }
+        if self.overlap is not None:
+            values["overlap"] = self.overlap.model_dump(mode="json")
+        return sha256_text(canonical(values))
 
     def public(self) -> dict[str, Any]:
         """The configuration without paths, for the stage's result and the report."""

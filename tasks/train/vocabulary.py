@@ -56,8 +56,33 @@ def choose_vocabulary(counts: Counter[int], wanted: int | None, target_vocab_siz
             f"train.draft.vocab_size {wanted:,} was lowered to {size:,}, "
             f"the number of distinct tokens in the captured answers"
         )
-    chosen = sorted(sorted(counts, key=lambda token: (-counts[token], token))[:size])
-    ids = torch.tensor(chosen, dtype=torch.long)
+    return vocabulary_of(
+        sorted(counts, key=lambda token: (-counts[token], token))[:size], target_vocab_size, note
+    )
+
+
+def vocabulary_of(tokens: Iterable[int], target_vocab_size: int, note: str = "") -> DraftVocabulary:
+    """The vocabulary of exactly these target ids."""
+    ids = torch.tensor(sorted(tokens), dtype=torch.long)
     t2d = torch.zeros(target_vocab_size, dtype=torch.bool)
     t2d[ids] = True
-    return DraftVocabulary(t2d, ids - torch.arange(size), size, note)
+    return DraftVocabulary(t2d, ids - torch.arange(len(ids)), len(ids), note)
+
+
+def choose_early(
+    answers: Counter[int], prompts: Counter[int], wanted: int, target_vocab_size: int, samples: int
+) -> DraftVocabulary:
+    """Choose before all samples are there: by the answers so far, then by prompts, then by the smallest ids.
+
+    Nothing is clamped: a token not seen yet may come. A byte-pair tokenizer numbers its tokens in the order
+    of how common they are, so small ids are the better guess.
+    """
+    ranked = sorted(answers, key=lambda token: (-answers[token], token))
+    ranked += sorted(prompts.keys() - answers.keys(), key=lambda token: (-prompts[token], token))
+    known = set(ranked)
+    ranked += (token for token in range(target_vocab_size) if token not in known)
+    note = (
+        f"the {wanted:,} tokens of train.draft.vocab_size were chosen from the first {samples} samples, as "
+        f"training began before all were captured; their answers have {len(answers):,} distinct tokens"
+    )
+    return vocabulary_of(ranked[:wanted], target_vocab_size, note)

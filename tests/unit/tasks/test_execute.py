@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from profiles.load import load_profile
 from tasks.errors import JobError
-from tasks.execute import RunContext, execute_stage, numbers, small_files
+from tasks.execute import RunContext, begin_stage, end_begun, execute_stage, numbers, small_files
 from tasks.report.progress import SilentProgress
 from tasks.run_folder import create_run
 from tasks.stage import Stage
@@ -132,6 +132,32 @@ def test_a_forced_stage_runs_again_once_in_one_attempt(tmp_path: Path) -> None:
     execute_stage(retried, STAGE, {}, fail)
     earlier = context(tmp_path, from_stage="publish", attempt="b")
     execute_stage(earlier, STAGE, {}, fail)
+
+
+def test_a_stage_that_began_early_is_taken_over_and_compared_by_what_it_began_with(tmp_path: Path) -> None:
+    first = context(tmp_path)
+    (begin_stage(first, STAGE, {"plan": "1"}) / "early").touch()
+    end_begun(first, "FAILED")
+    assert first.tracker.ended == [("train", "FAILED")]  # type: ignore[attr-defined]
+    assert [(row.name, row.status) for row in first.rows] == [("train", "failed")]
+    second = context(tmp_path)
+    folder = begin_stage(second, STAGE, {"plan": "1"})
+    assert (folder / "early").exists()
+    execute_stage(second, STAGE, {"a": "1"}, write, {"plan": "1"})
+    end_begun(second, "FAILED")
+    assert second.tracker.ended == [("train", "FINISHED")]  # type: ignore[attr-defined]
+    assert [row.status for row in second.rows] == ["completed"]
+    execute_stage(context(tmp_path), STAGE, {"a": "1"}, fail, {"plan": "1"})
+    third = context(tmp_path)
+    execute_stage(third, STAGE, {"a": "2"}, write, {"plan": "1"})
+    assert "inputs.a" in third.rows[0].reason
+
+
+def test_what_began_with_another_plan_is_not_continued(tmp_path: Path) -> None:
+    first = context(tmp_path)
+    (begin_stage(first, STAGE, {"plan": "1"}) / "early").touch()
+    end_begun(first, "FAILED")
+    assert not (begin_stage(context(tmp_path), STAGE, {"plan": "2"}) / "early").exists()
 
 
 def test_numbers_are_flattened_without_truth_values() -> None:
