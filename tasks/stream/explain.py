@@ -127,7 +127,7 @@ class QuickCheck:
         own = self._head.logits((x * self._head.rows(rows.tokens)).sum(-1))
         most = torch.maximum(others.amax(-1), own)
         heat = temperature or 1.0
-        # Random rows miss the likeliest tokens, so this is never above the surprise over all of them.
+        # Random rows mostly miss the likeliest tokens, so this is seldom above the mean over all rows.
         usual = ((others / heat).softmax(-1) * others).sum(-1)
         found = Explained(
             rows=count,
@@ -138,6 +138,6 @@ class QuickCheck:
         if not found.good:
             raise SampleRejected(
                 NOT_EXPLAINED,
-                f"at {found.misses} of {count} rows another token is likelier than the answer's, which is "
-                f"{found.surprise:.1f} nats less likely than tokens of these states are",
+                f"another token is likelier at {found.misses} of {count} rows; the answer is "
+                f"{found.surprise:.1f} nats off what these states make likely",
             )
