@@ -116,22 +116,26 @@ def clusters(sets: Sequence[Grams], above: float, linked: Iterable[tuple[int, in
     for one, other in linked:
         union.join(one, other)
     if above < 1:
-        _join_alike(_by_rarity(sets), above, union)
+        _join_alike(*_by_rarity(sets), above, union)
     return [union.find(one) for one in range(len(sets))]
 
 
-def _by_rarity(sets: Sequence[Grams]) -> list[NDArray[np.int32]]:
-    """The sets with each gram's rank by how few texts hold it, rising: rare grams come first."""
+def _by_rarity(sets: Sequence[Grams]) -> tuple[list[NDArray[np.int32]], int]:
+    """The sets with each gram's rank by how few texts hold it, rising: rare grams come first.
+
+    Returns:
+        The ranks, and the first rank of a gram that more than one text holds.
+    """
     if not sets:
-        return []
+        return [], 0
     _, inverse, counts = np.unique(np.concatenate(sets), return_inverse=True, return_counts=True)
     ranks = np.empty(len(counts), dtype=np.int32)
     ranks[np.argsort(counts, kind="stable")] = np.arange(len(counts), dtype=np.int32)
     ends = np.cumsum([len(one) for one in sets])
-    return [np.sort(one) for one in np.split(ranks[inverse], ends[:-1])]
+    return [np.sort(one) for one in np.split(ranks[inverse], ends[:-1])], int((counts == 1).sum())
 
 
-def _join_alike(ranked: Sequence[NDArray[np.int32]], above: float, union: _Union) -> None:
+def _join_alike(ranked: Sequence[NDArray[np.int32]], common: int, above: float, union: _Union) -> None:
     """Prefix filter: two texts above the limit share a gram among the rarest of each.
 
     Texts come shortest first, so the later one is never the shorter: it must be looked up by more of its
@@ -142,14 +146,14 @@ def _join_alike(ranked: Sequence[NDArray[np.int32]], above: float, union: _Union
         size = len(ranked[one])
         looked_up = size - math.ceil(above * size - _SLACK) + 1
         indexed = size - math.ceil(2 * above / (1 + above) * size - _SLACK) + 1
-        prefix = ranked[one][:looked_up].tolist()
+        start = int(np.searchsorted(ranked[one], common))  # no other text holds the grams before
         tested: set[int] = set()
-        for gram in prefix:
+        for gram in ranked[one][start:looked_up].tolist():
             groups = postings.get(gram)
             if groups is not None:
                 _regroup(groups, union)
                 _test(one, groups, ranked, above, union, tested)
-        for gram in prefix[:indexed]:
+        for gram in ranked[one][start:indexed].tolist():
             postings.setdefault(gram, {}).setdefault(union.find(one), []).append(one)
 
 
