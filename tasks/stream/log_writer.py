@@ -155,8 +155,7 @@ class LogWriter:
         temporary = self.folder / f".hs_{entry.i}.tmp"
         try:
             with writing(name, path, sample.size):
-                digest = write_durably(temporary, sample, self._sync)
-                os.replace(temporary, path)
+                digest = self._write_file(temporary, path, sample)
             written = self._commit.add(replace(entry, xxh3=digest), ids)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -167,6 +166,16 @@ class LogWriter:
             with self._lock:
                 self._deletable[entry.i] = size
         return written
+
+    def _write_file(self, temporary: Path, path: Path, sample: SampleBytes) -> str:
+        """Write the file and give it its name; return its digest. What a full disk took is given back."""
+        try:
+            digest = write_durably(temporary, sample, self._sync)
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return digest
 
     def _delete_consumed(self) -> int:
         """Delete the files of consumed training samples; their lines stay. Return the bytes freed."""

@@ -126,10 +126,10 @@ def read_checked(path: Path, size: int, digest: str) -> dict[str, torch.Tensor]:
         if found != size:
             raise SampleDamaged(f"its file has {found:,} bytes, not {size:,}")
         data = np.empty(size, dtype=np.uint8)
-        _read_all(stream.fileno(), memoryview(data))
-    if xxhash.xxh3_128_hexdigest(data) != digest:
+        _read_all(stream.fileno(), data.data)
+    if xxhash.xxh3_128_hexdigest(data.data) != digest:
         raise SampleDamaged("its contents differ from their checksum")
-    length = _LENGTH.unpack_from(data)[0]
+    length = _LENGTH.unpack_from(data.data)[0]
     begin = _LENGTH.size + length
     header = json.loads(data[_LENGTH.size : begin].tobytes())
     tensors = {}
