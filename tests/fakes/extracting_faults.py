@@ -1,11 +1,11 @@
 """What the fake target does wrong, and when it holds still so that a test can kill something.
 
 A run id that ends with `run-<fault>` names a fault for the first attempt at the first prompt; `--fault F
---every N` gives it to the first attempt of every Nth prompt of any run. Before the answer: http-400, http-429,
-http-500, http-503, hang, drop (the connection closes). In the answer: no-handle, no-token-ids, other-version.
-In the sample: not-finite, constant, zeros, other-tokens, short-rows. In the store: damaged (a byte changed
-after sealing), cut (the end is missing), writer-error (the marker instead), never-written, late-written.
-`empty` lets every answer of the run have one token.
+--every N` gives it to the first attempt of every Nth prompt of any run. Before the answer: http-400,
+http-429, http-500, http-503, hang, drop (the connection closes). In the answer: no-handle, no-token-ids,
+other-version. In the sample: not-finite, constant, zeros, other-tokens, short-rows. In the store: damaged (a
+byte changed after sealing), cut (the end is missing), writer-error (the marker instead), never-written,
+late-written. `empty` lets every answer of the run have one token.
 """
 
 from __future__ import annotations

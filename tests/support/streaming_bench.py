@@ -61,9 +61,14 @@ def write_prompts(folder: Path, count: int = PROMPTS, seed: int = 0) -> dict[str
 
 
 class Master:
-    """A real store master on one address, which can be killed and started again."""
+    """A real store master on one address, which can be killed and started again.
 
-    def __init__(self, folder: Path):
+    Args:
+        flags: Further arguments of `mooncake_master`.
+    """
+
+    def __init__(self, folder: Path, *flags: str):
+        self._flags = flags
         self.port = free_port("127.0.0.1")
         self._metrics_port = free_port("127.0.0.1")
         self._log = folder / "master.log"
@@ -78,7 +83,7 @@ class Master:
         program = shutil.which("mooncake_master", path=str(Path(sys.executable).parent))
         assert program, "mooncake_master is not beside this Python"
         argv = [program, "-rpc_address=127.0.0.1", f"-rpc_port={self.port}", "-metrics_host=127.0.0.1"]
-        argv += [f"-metrics_port={self._metrics_port}", "-client_ttl=60"]
+        argv += [f"-metrics_port={self._metrics_port}", "-client_ttl=60", *self._flags]
         with self._log.open("ab") as stream:
             self._process = subprocess.Popen(argv, stdout=stream, stderr=stream, start_new_session=True)
         until(lambda: listens(self.port), 60, "the master's port")

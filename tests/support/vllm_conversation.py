@@ -1,4 +1,4 @@
-"""The same requests to any server that speaks vLLM's HTTP with our connector, and the shape of the answers."""
+"""The same requests to any server that speaks vLLM's HTTP with our connector, and what it says."""
 
 from __future__ import annotations
 
