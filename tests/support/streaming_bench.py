@@ -202,6 +202,7 @@ class Bench:
 
     def capture(self, run: RunFolder) -> CaptureManifest:
         """One session of the stream stage: attach, then capture what is missing."""
+        self.launcher.started.clear()
         profile = run.profile()
         server = TargetServer(profile, run, self.launcher, SilentProgress())
         try:
@@ -242,7 +243,8 @@ class Bench:
     def kill(self, victim: str) -> None:
         """kill -9."""
         if victim == "client":
-            os.kill(self.launcher.started["capture"].pid, signal.SIGKILL)
+            handle = until(lambda: self.launcher.started.get("capture"), 60, "the client", 0.001)
+            os.kill(handle.pid, signal.SIGKILL)
         elif victim == "target":
             self.target.kill()
         else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from observing import until
 
 from tasks.stream.checksum import check_seal
 from tasks.stream.store import StoreClient
@@ -109,10 +110,16 @@ def metrics_of(text: str) -> dict[str, float]:
 
 
 def _counted(client: httpx.Client, server: Spoken) -> dict[str, float]:
-    """How the metrics change by one answer of four tokens; the gauges are back at zero."""
+    """How the counters change by one answer of four tokens; the gauges are back at zero soon after."""
     before = metrics_of(client.get("/metrics").text)
     client.post("/v1/completions", json=server.body(), headers={"X-Request-Id": "conformance-9-a1"})
-    after = metrics_of(client.get("/metrics").text)
+
+    def settled() -> dict[str, float] | None:
+        now = metrics_of(client.get("/metrics").text)
+        moved = all(now[name] > before[name] for name in COUNTERS)
+        return now if moved and not any(now[name] for name in GAUGES) else None
+
+    after: dict[str, float] = until(settled, 60, "the metrics of an answer")
     return {name: after[name] - (before[name] if name in COUNTERS else 0.0) for name in sorted(after)}
 
 
@@ -137,8 +144,6 @@ def _extraction(
 
 
 def _stored(server: Spoken, handle: str, size: int) -> str:
-    from observing import until
-
     with StoreClient(server.store_master) as store:
         until(lambda: store.exists(handle), 60, f"the object '{handle}'")
         check_seal(store.get(handle, size))
