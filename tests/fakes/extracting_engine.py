@@ -81,7 +81,8 @@ class Engine:
         self._writers = ThreadPoolExecutor(writer_threads, thread_name_prefix="writer")
         self._lock = threading.Lock()
         self._count = 0
-        self.running = self.waiting = 0
+        self.running = self.waiting = self.unsaved = 0
+        self.concurrency = concurrency
         self.prompt_tokens = self.generated_tokens = 0
 
     @contextmanager
@@ -115,6 +116,9 @@ class Engine:
             most = 1 if fault == EMPTY else asked.max_tokens
             answer, reason = self.model.answer(asked.prompt, most, asked.ignore_eos)
             self._wait(self._token_s * len(answer), gone)
+            with self._lock:
+                # As vLLM keeps the blocks of a finished request until its states are saved.
+                self.unsaved += 1
         with self._lock:
             self._count += 1
             self.prompt_tokens += len(asked.prompt)
@@ -150,6 +154,18 @@ class Engine:
         self._writers.submit(self._send, asked, result)
 
     def _send(self, asked: Generation, result: Result) -> None:
+        try:
+            self._save(asked, result)
+        finally:
+            with self._lock:
+                self.unsaved -= 1
+
+    @property
+    def usage(self) -> float:
+        """Share of the slots that requests and unsaved samples hold."""
+        return min(1.0, (self.running + self.unsaved) / self.concurrency)
+
+    def _save(self, asked: Generation, result: Result) -> None:
         self.moments.reach("answered", asked.name)
         fault, manifest = result.fault, result.manifest
         if fault == "late-written":

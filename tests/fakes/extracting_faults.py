@@ -24,7 +24,7 @@ EMPTY = "empty"
 NONE = "none"
 PHASES = ("received", "answered", "stored")
 """Moments of a request: nothing is done; the answer is out and the sample is not; the sample is stored."""
-_REQUEST_ID = re.compile(r"^(?P<run>.+)-(?P<number>\d+)-(?P<attempt>[0-9a-zA-Z]+)$")
+_REQUEST_ID = re.compile(r"^(?P<run>.+)-(?P<number>\d+)-(?P<attempt>[0-9a-zA-Z]*[0-9])$")
 _LONGEST_HOLD_S = 120.0
 
 

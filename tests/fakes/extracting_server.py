@@ -99,12 +99,14 @@ class Handler(BaseHTTPRequestHandler):
         except Aborted:
             self.close_connection = True
             return
-        if result.fault == "drop":
-            self.close_connection = True
-            return
-        # vLLM, too, answers before the sample is in the store.
-        self.send_json(200, self.answer(asked, result, bool(body.get("return_token_ids"))))
-        self.engine.send(asked, result)
+        try:
+            if result.fault == "drop":
+                self.close_connection = True
+            else:
+                self.send_json(200, self.answer(asked, result, bool(body.get("return_token_ids"))))
+        finally:
+            # vLLM, too, answers before the sample is in the store, and stores it when nobody listens.
+            self.engine.send(asked, result)
 
     def answer(self, asked: Generation, result: Result, with_ids: bool) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "text": " ".join(map(str, result.answer)), "logprobs": None}
@@ -135,6 +137,7 @@ class Handler(BaseHTTPRequestHandler):
         values = {
             "num_requests_running": ("gauge", engine.running),
             "num_requests_waiting": ("gauge", engine.waiting),
+            "kv_cache_usage_perc": ("gauge", engine.usage),
             "prompt_tokens_total": ("counter", engine.prompt_tokens),
             "generation_tokens_total": ("counter", engine.generated_tokens),
         }

@@ -16,7 +16,7 @@ from tasks.errors import RetrainError, StageInputError
 from tasks.run_folder import RunFolder
 from tasks.stream.log import INDEX, HiddenStateLog, IndexEntry, read_index
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 PROMPTS = 40
 SMALL = "320k"
 LARGE = "8m"

@@ -13,7 +13,7 @@ from streaming_bench import Bench, content_digest, stage_folder
 from tasks.errors import RetrainError
 from tasks.stream.log import HiddenStateLog
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 PROMPTS = 12
 LATE_S = 2.0
 

@@ -16,7 +16,7 @@ from tasks.stream.checksum import check_seal
 from tasks.stream.sealed import SealedStore, enlarge_by_seal
 from tasks.stream.store import StoreClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 MIB = 2**20
 SEGMENT_BYTES = 16 * MIB
 PRODUCERS = 50

@@ -13,7 +13,7 @@ from trainer_kills import killed_and_trained, trained
 from tests.unit.tasks.train.conftest import TinyWorld, one_thread, world
 
 __all__ = ["one_thread", "world"]
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

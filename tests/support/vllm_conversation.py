@@ -14,7 +14,7 @@ from tasks.stream.store import StoreClient
 
 PROMPT = [3, 5, 4, 6, 2]
 COUNTERS = ("prompt_tokens_total", "generation_tokens_total")
-GAUGES = ("num_requests_running", "num_requests_waiting")
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _extraction(
     answer = client.post("/v1/completions", json=server.body(**changes), headers=headers).json()
     manifest = answer.pop("kv_transfer_params")
     handle = str(manifest["handle"])
-    manifest["handle"] = re.sub(r"[0-9a-f]{8}$", "<8 hex>", handle)
+    manifest["handle"] = re.sub(rf"(?<={request_id}-0-)[0-9a-z-]+$", "<unique>", handle)
     [choice] = answer["choices"]
     return {
         "id": answer["id"],
