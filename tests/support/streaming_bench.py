@@ -118,7 +118,11 @@ class FakeTarget:
 
     def start(self) -> None:
         self._process = start_program(self._argv, self._log, {"VLLM_API_KEY": KEY})
-        until(self._answers, 120, "the fake target")
+        try:
+            until(self._answers, 120, "the fake target")
+        except BaseException:
+            self.kill()
+            raise
 
     def _answers(self) -> bool:
         assert self._process is not None and self._process.is_alive(), self._log.read_text()[-3000:]
@@ -161,9 +165,13 @@ class Bench:
         self.prompts = prompts
         self.model = write_tiny_target(folder / "target")
         self._prompts = write_prompts(folder, prompts)
-        self.master = Master(folder)
-        self.target = FakeTarget(folder, self.model, self.master, **target)
         self.launcher = PreloadedLauncher()
+        self.master = Master(folder)
+        try:
+            self.target = FakeTarget(folder, self.model, self.master, **target)
+        except BaseException:
+            self.master.kill()
+            raise
 
     def profile(self, **stream: Any) -> Profile:
         """The laptop's profile with the tiny target, attached to the fake."""
