@@ -38,6 +38,7 @@ class PinnedStore:
         self._segment_bytes = segment_bytes
         self._config = ReplicateConfig()
         self._config.with_hard_pin = True
+        self._config.preferred_segment = store.get_hostname()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
