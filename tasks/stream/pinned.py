@@ -71,6 +71,7 @@ class PinnedStore:
         self._closing = threading.Event()
         self._config = ReplicateConfig()
         self._config.with_hard_pin = True
+        self._config.preferred_segment = store.get_hostname()
         self.counters = PutCounters()
         self.reserve = Reserve(store, self._config)
         self.reserve.take()

@@ -60,10 +60,15 @@ REASONS: Mapping[str, str] = {
 
 
 def reason_of_marker(marker: Mapping[str, Any]) -> str:
-    """Why the writer stored an error marker instead of the sample."""
-    text = str(marker.get("error", ""))
-    full = marker.get("code") == STORE_FULL or f"{STORE_FULL}" in text or "no space" in text
-    return STORE_FULL_REASON if full else WRITER_ERROR
+    """Why the writer stored an error marker instead of the sample.
+
+    Our writer says it in a word (`tasks.stream.pinned.Reason`); upstream's only in its text.
+    """
+    told = marker.get("reason")
+    if told is None:
+        text = str(marker.get("error", ""))
+        return STORE_FULL_REASON if f"{STORE_FULL}" in text or "no space" in text else WRITER_ERROR
+    return str(told) if told in (STORE_FULL_REASON, NOT_FINITE) else WRITER_ERROR
 
 
 class StoreDown(StoreError):

@@ -1,112 +1,216 @@
-"""A program that answers /v1/completions as vLLM with our connector does, without a model.
+"""A target that speaks vLLM's HTTP and publishes real manifests and samples, without a model.
 
-`python extracting_server.py --port P --master H:P`. Tokens and hidden states are made from the prompt;
-samples go through the product's own sealed writer into a real store.
-
-The run id names a fault, `run-<fault>`, on the first attempt for the first prompt only: none,
-not-finite, damaged (bytes changed after sealing), writer-error (the marker instead of the sample),
-never-written, http-500, other-tokens. `empty` answers every prompt with one token.
+`python extracting_server.py --port P --master H:P`. Tokens and hidden states are made from the prompt
+(`extracting_model.py`); samples go through the product's own sealed writer into a real store. Answers
+/health, /metrics, /version, /v1/models and /v1/completions as vLLM 0.32 does, and wants the key in
+VLLM_API_KEY where there is one. What it does wrong on request: `extracting_faults.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import threading
+import os
+import select
+import socket
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-import torch
-from hs_connectors.mooncake_store import VERSION, MooncakeStoreConfig, packed_layout
+sys.path.insert(0, str(Path(__file__).parent))
 
-from tasks.stream.sealed import SealedStore, enlarge_by_seal
+from extracting_engine import Aborted, Engine, Generation, Result
+from extracting_faults import Faults, Moments
+from extracting_model import ExtractingModel
+from hs_connectors.mooncake_store import MooncakeStoreConfig
 
-LAYERS, HIDDEN = 3, 8
+from tasks.stream.sealed import SealedStore
+
+_STATUSES = {f"http-{code}": code for code in (400, 429, 500, 503)}
+_KINDS = {400: "BadRequestError", 401: "Unauthorized", 404: "NotFoundError"}
 
 
 class Handler(BaseHTTPRequestHandler):
-    store: SealedStore
-    lock = threading.Lock()
-    count = 0
+    engine: Engine
+    options: argparse.Namespace
+    key: str | None = None
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:
-        pass
+        if self.options.log_requests:
+            print(f"INFO: {self.client_address[0]} {format % args}", flush=True)
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self.send(200, b"")
+        elif self.path == "/metrics":
+            self.send(200, self.metrics().encode(), "text/plain; version=0.0.4; charset=utf-8")
+        elif self.path == "/version":
+            self.send_json(200, {"version": self.options.version})
+        elif not self.allowed():
+            self.send_json(401, {"error": "Unauthorized"})
+        elif self.path == "/v1/models":
+            row = {"id": self.options.served_model_name, "object": "model", "root": self.options.model or "m"}
+            row |= {"max_model_len": self.options.max_model_len, "owned_by": "vllm", "parent": None}
+            self.send_json(200, {"object": "list", "data": [row]})
+        else:
+            self.send_json(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        request_id = self.headers["X-Request-Id"]
-        run, number, attempt = request_id.rsplit("-", 2)
-        wanted = run.removeprefix("run-")
-        fault = wanted if number == "0" and attempt.endswith("1") else "none"
-        if fault == "http-500":
-            self.send(500, {"error": "no"})
-            return
-        with Handler.lock:
-            Handler.count += 1
-            key = f"cmpl-{request_id}-0-{Handler.count:08x}"
-        length = 1 if wanted == "empty" else body["max_tokens"]
-        answer = [(sum(body["prompt"]) + i) % 7 for i in range(length)]
-        manifest, tensors = self.sample(key, [*body["prompt"], *answer][:-1])
-        if fault == "other-tokens":
-            tensors["token_ids"][0] += 1
-        if fault == "not-finite":
-            tensors["hidden_states"][0, 0, 0] = float("nan")
-        # vLLM, too, answers before the sample is in the store.
-        self.send(
-            200,
-            {
-                "choices": [{"token_ids": answer, "finish_reason": "length"}],
-                "kv_transfer_params": manifest,
-            },
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        prompt = body.get("prompt", "")
+        # A text is not tokenised: its bytes are as good as any ids.
+        ids = (
+            prompt
+            if isinstance(prompt, list)
+            else [byte % self.engine.model.vocab for byte in prompt.encode()]
         )
-        self.write(fault, manifest, tensors)
+        if not self.allowed():
+            self.send_json(401, {"error": "Unauthorized"})
+        elif self.path != "/v1/completions":
+            self.send_json(404, {"detail": "Not Found"})
+        elif body.get("model") != self.options.served_model_name:
+            self.send_error_body(404, f"The model `{body.get('model')}` does not exist.")
+        elif len(ids) + int(body.get("max_tokens", 16)) > self.options.max_model_len:
+            self.send_error_body(
+                400,
+                f"This model's maximum context length is {self.options.max_model_len} tokens. However, your "
+                f"request has {len(ids)} input tokens.",
+            )
+        else:
+            self.complete(body, ids)
 
-    def sample(self, key: str, ids: list[int]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        states = torch.randn(len(ids), LAYERS, HIDDEN, generator=torch.Generator().manual_seed(sum(ids)))
-        tensors = {"hidden_states": states, "token_ids": torch.tensor(ids)}
-        spec, total = packed_layout({name: (list(t.shape), t.dtype) for name, t in tensors.items()})
-        metadata = {"num_tokens": len(ids), "total_aligned_bytes": total, "extract_mode": "all"}
-        manifest = {"handle": key, "version": VERSION, "tensors": spec, "metadata": metadata}
-        enlarge_by_seal(manifest)
-        return manifest, tensors
+    def complete(self, body: dict[str, Any], ids: list[int]) -> None:
+        wanted = body.get("kv_transfer_params") or {}
+        asked = Generation(
+            request_id=self.headers.get("X-Request-Id", "x"),
+            prompt=ids,
+            max_tokens=int(body.get("max_tokens", 16)),
+            ignore_eos=bool(body.get("ignore_eos")),
+            extraction=bool(wanted.get("include_output_tokens")),
+        )
+        fault = self.engine.faults.of(asked.name)
+        if fault in _STATUSES:
+            self.send_error_body(_STATUSES[fault], "asked to fail")
+            return
+        try:
+            result = self.engine.generate(asked, fault, self.client_is_gone)
+        except Aborted:
+            self.close_connection = True
+            return
+        try:
+            if result.fault == "drop":
+                self.close_connection = True
+            else:
+                self.send_json(200, self.answer(asked, result, bool(body.get("return_token_ids"))))
+        finally:
+            # vLLM, too, answers before the sample is in the store, and stores it when nobody listens.
+            self.engine.send(asked, result)
 
-    def write(self, fault: str, manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        with Handler.lock:
-            if fault == "writer-error":
-                self.store.put_error(manifest, "no space within 45 s")
-            elif fault == "damaged":
-                damaged = {**manifest, "handle": "scratch"}
-                self.store.put_sample(damaged, tensors)
-                raw = self.store._require_store()._store
-                data = bytearray(raw.get("scratch"))
-                data[5] ^= 1
-                raw.put(manifest["handle"], bytes(data))
-                raw.remove("scratch", True)
-            elif fault != "never-written":
-                self.store.put_sample(manifest, tensors)
+    def answer(self, asked: Generation, result: Result, with_ids: bool) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "text": " ".join(map(str, result.answer)), "logprobs": None}
+        choice |= {"finish_reason": result.finish_reason, "stop_reason": None, "prompt_logprobs": None}
+        if with_ids and result.fault != "no-token-ids":
+            choice |= {"token_ids": result.answer, "prompt_token_ids": asked.prompt}
+        manifest = {**result.manifest, "version": 2} if result.fault == "other-version" else result.manifest
+        counts = {"prompt_tokens": len(asked.prompt), "completion_tokens": len(result.answer)}
+        counts["total_tokens"] = sum(counts.values())
+        return {
+            "id": f"cmpl-{asked.request_id}",
+            "object": "text_completion",
+            "created": 0,
+            "model": self.options.served_model_name,
+            "choices": [choice],
+            "usage": counts,
+            "kv_transfer_params": None if result.fault == "no-handle" else manifest,
+        }
 
-    def send(self, status: int, value: Any) -> None:
-        data = json.dumps(value).encode()
+    def client_is_gone(self) -> bool:
+        """Whether the client closed; vLLM aborts such a request."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+
+    def metrics(self) -> str:
+        label = f'{{engine="0",model_name="{self.options.served_model_name}"}}'
+        engine = self.engine
+        values = {
+            "num_requests_running": ("gauge", engine.running),
+            "num_requests_waiting": ("gauge", engine.waiting),
+            "kv_cache_usage_perc": ("gauge", engine.usage),
+            "prompt_tokens_total": ("counter", engine.prompt_tokens),
+            "generation_tokens_total": ("counter", engine.generated_tokens),
+        }
+        return "".join(
+            f"# TYPE vllm:{name.removesuffix('_total')} {kind}\nvllm:{name}{label} {float(value)}\n"
+            for name, (kind, value) in values.items()
+        )
+
+    def allowed(self) -> bool:
+        return self.key is None or self.headers.get("Authorization") == f"Bearer {self.key}"
+
+    def send_error_body(self, status: int, message: str) -> None:
+        kind = _KINDS.get(status, "InternalServerError")
+        error = {"message": message, "type": kind, "param": None, "code": status}
+        self.send_json(status, {"error": error})
+
+    def send_json(self, status: int, value: Any) -> None:
+        self.send(status, json.dumps(value).encode(), "application/json")
+
+    def send(self, status: int, data: bytes, kind: str = "text/plain") -> None:
         self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--master", required=True)
-    options = parser.parse_args()
+    parser.add_argument("--model", default="", help="folder of a target, whose sizes and head are used")
+    parser.add_argument("--served-model-name", default="t")
+    parser.add_argument("--version", default="0.32.0")
+    parser.add_argument("--max-model-len", type=int, default=4096)
+    parser.add_argument("--layers", type=int, default=3, help="captured layers")
+    parser.add_argument("--hidden", type=int, default=8)
+    parser.add_argument("--vocab", type=int, default=7)
+    parser.add_argument("--segment-bytes", type=int, default=64 << 20)
+    parser.add_argument("--put-timeout-s", type=float, default=5.0)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--token-s", type=float, default=0.0, help="seconds of each generated token")
+    parser.add_argument("--late-s", type=float, default=2.0)
+    parser.add_argument("--fault", default="none")
+    parser.add_argument("--every", type=int, default=0)
+    parser.add_argument("--holds", type=Path, default=None, help="folder of `extracting_faults.Moments`")
+    parser.add_argument("--log-requests", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
     config = MooncakeStoreConfig(
         local_hostname="127.0.0.1",
         master_server_address=options.master,
-        global_segment_size=64 << 20,
+        global_segment_size=options.segment_bytes,
         local_buffer_size=32 << 20,
     )
-    Handler.store = SealedStore(config, put_timeout_s=5.0).setup()
-    server = ThreadingHTTPServer(("127.0.0.1", options.port), Handler)
+    folder = Path(options.model) if options.model else None
+    Handler.options = options
+    Handler.key = os.environ.get("VLLM_API_KEY")
+    Handler.engine = Engine(
+        ExtractingModel(options.layers, options.hidden, options.vocab, folder),
+        SealedStore(config, put_timeout_s=options.put_timeout_s).setup(),
+        Faults(options.fault, options.every),
+        Moments(options.holds),
+        concurrency=options.concurrency,
+        token_s=options.token_s,
+        late_s=options.late_s,
+    )
+    server = ThreadingHTTPServer((options.host, options.port), Handler)
+    server.daemon_threads = True
     print("ready", flush=True)
     server.serve_forever()
 

@@ -15,14 +15,14 @@ import psutil
 RUNS_ENV = "RETRAIN_DSPARK_RUNS"
 
 
-def until(true: Callable[[], Any], wait_s: float = 120.0, what: str = "it") -> Any:
+def until(true: Callable[[], Any], wait_s: float = 120.0, what: str = "it", every_s: float = 0.1) -> Any:
     """The first true value of `true()`; AssertionError if there is none within `wait_s`."""
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         value = true()
         if value:
             return value
-        time.sleep(0.1)
+        time.sleep(every_s)
     raise AssertionError(f"{what} did not come true within {wait_s:.0f} s")
 
 

@@ -28,6 +28,8 @@ PARTS = {
     "controls": "Results that must come out as they do if the measurement means anything.",
     "hardware": "Doctor, checks and the store's path on this machine.",
     "kills": "What a killed, stopped or interrupted run leaves behind, in every stage.",
+    "streaming": "Kills at random moments of a capture and of training; the fake target beside the real one.",
+    "streaming_vllm": "Kills while the real target is captured and while its draft trains.",
     "prefect": "A real Prefect server, work pool, deployment and worker.",
     "commands": "Every command of the README and of `retrain-dspark --help`.",
     "inputs": "Mistakes of users: one screen, exit code 2, nothing left running.",

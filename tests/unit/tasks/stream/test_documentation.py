@@ -53,7 +53,9 @@ def test_what_the_flow_reads_of_a_thousand_samples_is_far_below_a_megabyte() -> 
     ("marker", "reason"),
     [
         ({"error": "no space for 'k' within 45 s (90 tries)"}, "store_full"),
-        ({"error": "x", "code": -200}, "store_full"),
+        ({"error": "x", "reason": "store_full"}, "store_full"),
+        ({"error": "x", "reason": "not_finite"}, "not_finite"),
+        ({"error": "no space", "reason": "writer_failed"}, "writer_error"),
         ({"error": "put of 'k' answered -200: the store is full"}, "store_full"),
         ({"error": "hidden_states is not finite"}, "writer_error"),
         ({}, "writer_error"),
