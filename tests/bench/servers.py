@@ -45,6 +45,8 @@ from tasks.stream.core import capture
 from tasks.stream.models import CaptureManifest
 
 BENCH = Path(__file__).resolve().parent
+PATIENCE = {"ready_timeout_s": 3600, "ready_idle_s": 1800, "progress_timeout_s": 1800}
+"""A measurement on a busy machine takes longer; it is no reason to end it. `serve` fields, seconds."""
 _POLL_S = 0.2
 
 
@@ -61,7 +63,9 @@ class Workplace:
 @contextmanager
 def workplace(folder: Path, name: str, overrides: dict[str, Any]) -> Iterator[Workplace]:
     """The laptop profile with `overrides` and a run folder of its own; nothing stays running."""
-    profile = load_profile("laptop", overrides).profile
+    profile = load_profile(
+        "laptop", {**overrides, "serve": {**PATIENCE, **overrides.get("serve", {})}}
+    ).profile
     run = create_run(folder / "runs", name, profile)
     try:
         yield Workplace(profile, run, resolve_target(profile))

@@ -53,7 +53,7 @@ def rows(folder: Path, size: WorkSize | None = None) -> list[Row]:
     with workplace(folder, "bench-work", _overrides(folder, size)) as place:
         ours = our_sequence(place)
         prompts = [prompt for prompt in load_prompts(place.profile).prompts if prompt.split != "evaluate"]
-        theirs = upstream_sequence(place, prompts, ours.held_out / len(prompts), ours.vocab)
+        theirs = upstream_sequence(place, prompts, ours.held_out, ours.vocab)
     return [*work_rows(ours, theirs, size), wall_row(ours, theirs, size)]
 
 

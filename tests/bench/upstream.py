@@ -48,12 +48,12 @@ class Steps:
 
 
 def upstream_sequence(
-    place: Workplace, prompts: Sequence[Prompt], validation_share: float, draft_vocab: int
+    place: Workplace, prompts: Sequence[Prompt], validation: int, draft_vocab: int
 ) -> Steps:
     """Answer, prepare and train `train.epochs` epochs; returns tokens and seconds.
 
     Args:
-        validation_share: Share of the rows that upstream keeps for validation.
+        validation: Rows that upstream keeps for validation.
         draft_vocab: Draft vocabulary, at most the distinct answer tokens.
 
     Raises:
@@ -75,7 +75,8 @@ def upstream_sequence(
     seconds["prepare-data"] = finish(place, "prepare-data", _prepare(place, work), env, _LIMIT_S)
     with upstream_extracting(place, name) as (server, master):
         before = target_tokens(server)
-        argv = _train(place, work, f"{server.url}/v1", master, validation_share, draft_vocab)
+        share = train_share(len(prompts), validation)
+        argv = train_argv(place, work, f"{server.url}/v1", master, share, draft_vocab)
         seconds["train"] = finish(
             place, "upstream-train", argv, {**env, "MOONCAKE_LOCAL_HOSTNAME": "127.0.0.1"}, _LIMIT_S
         )
@@ -112,8 +113,13 @@ def _prepare(place: Workplace, work: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _train(
-    place: Workplace, work: Path, endpoint: str, master: str, validation_share: float, draft_vocab: int
+def train_share(rows: int, validation: int) -> float:
+    """Share for which upstream, which rounds down, trains on `rows - validation` rows."""
+    return (rows - validation + 0.5) / rows
+
+
+def train_argv(
+    place: Workplace, work: Path, endpoint: str, master: str, share: float, draft_vocab: int
 ) -> list[str]:
     """The trainer's command line with our profile's values; nothing is left to a default that differs."""
     train, gib = place.profile.train, 2**30
@@ -132,7 +138,7 @@ def _train(
         "--mooncake-global-segment-gib", "0",
         "--mooncake-local-buffer-gib", str(place.profile.store.local_buffer_bytes / gib),
         "--vllm-endpoint", endpoint,
-        "--train-data-ratio", f"{1 - validation_share:.6f}",
+        "--train-data-ratio", f"{share:.6f}",
         "--draft-vocab-size", str(draft_vocab),
         "--target-layer-ids", *map(str, place.profile.target.aux_layer_ids),
         *_training(train),

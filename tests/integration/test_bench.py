@@ -51,6 +51,26 @@ Path(sys.argv[2]).write_text(json.dumps({
     "longest": profile.target.max_model_len,
 }))
 """
+UPSTREAM = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import servers, upstream
+from speculators.train.config import TrainConfig
+folder = Path(sys.argv[2]).parent
+with servers.workplace(folder, "flags", {}) as place:
+    argv = upstream.train_argv(place, folder, "http://127.0.0.1:1/v1", "127.0.0.1:2", 0.9, 500)
+words = TrainConfig.resolve(argv[argv.index("train") + 1:]).flatten()
+ours = place.profile.train
+wanted = {
+    "speculator_type": "dspark", "block_size": ours.draft.block_size, "max_anchors": ours.anchors,
+    "markov_rank": ours.draft.markov_rank, "total_seq_len": ours.batch_tokens, "epochs": ours.epochs,
+    "optimizer": ours.optimizer, "muon_lr": ours.muon_lr, "lr": ours.lr, "draft_vocab_size": 500,
+    "target_layer_ids": list(place.profile.target.aux_layer_ids), "hidden_states_backend": "mooncake",
+    "mooncake_master": "127.0.0.1:2", "log_freq": 1, "num_workers": 0, "on_missing": "generate",
+}
+Path(sys.argv[2]).write_text(json.dumps({k: [words.get(k), v] for k, v in wanted.items()}))
+"""
 
 
 def measured(program: str, out: Path) -> tuple[list[dict[str, object]], str]:
@@ -83,6 +103,12 @@ def test_memory_of_a_real_capture_client_is_read(tmp_path: Path) -> None:
     growth, peak = rows
     assert float(str(growth["value"])) > 50 and float(str(peak["value"])) >= float(str(growth["value"]))
     assert float(str(peak["ratio"])) <= 1, "the client needs more than its byte budget and 256 MiB"
+
+
+def test_upstreams_command_line_takes_our_values(tmp_path: Path) -> None:
+    found, _ = measured(UPSTREAM, tmp_path / "found.json")
+    assert isinstance(found, dict)
+    assert {name: pair[0] for name, pair in found.items()} == {name: pair[1] for name, pair in found.items()}
 
 
 def test_the_rate_rows_target_never_ends_an_answer(tmp_path: Path) -> None:

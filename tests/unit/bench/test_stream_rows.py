@@ -19,7 +19,7 @@ import client_memory  # noqa: E402
 import servers  # noqa: E402
 import stream_rows  # noqa: E402
 import target_work  # noqa: E402
-from upstream import Steps  # noqa: E402
+from upstream import Steps, train_share  # noqa: E402
 
 PAGE = """\
 # TYPE vllm:prompt_tokens counter
@@ -55,6 +55,12 @@ def test_wall_time_is_from_the_first_request_to_the_checkpoint() -> None:
     row = target_work.wall_row(ours(), theirs(), target_work.WorkSize())
     assert (row.value, row.baseline, row.ratio, row.goal) == (60, 120, 0.5, 0.6)
     assert "prepare-data 10 s" in row.conditions and "shims" in row.conditions
+
+
+@pytest.mark.parametrize(("rows", "validation"), [(18, 4), (144, 4), (270, 21), (10_007, 4)])
+def test_upstream_trains_on_as_many_rows_as_we_do(rows: int, validation: int) -> None:
+    """Upstream takes `int(rows * share)` of what its command line says."""
+    assert int(rows * float(f"{train_share(rows, validation):.6f}")) == rows - validation
 
 
 def test_capture_rate_takes_the_median_of_each_side() -> None:
