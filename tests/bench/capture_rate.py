@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 from rows import Row, compared, machine
-from servers import PATIENCE, Busy, Workplace, extracting, plain, workplace
+from servers import Busy, Workplace, extracting, patient, plain, workplace
 
 from profiles.load import load_profile
 from tasks.prompts.load import load_prompts
@@ -180,7 +180,7 @@ def _captures(
     with extracting(place) as target:
         for case, found in speeds.items():
             over = overrides(root.parent.parent, place.target, size, mode, case)
-            profile = load_profile("laptop", {**over, "serve": PATIENCE}).profile
+            profile = patient(over)
             client = replace(target, place=replace(place, profile=profile))
             folder = root / f"stream-{case[0]}-{case[1]}"
             with Busy(target.server) as busy:

@@ -45,8 +45,11 @@ from tasks.stream.core import capture
 from tasks.stream.models import CaptureManifest
 
 BENCH = Path(__file__).resolve().parent
-PATIENCE = {"ready_timeout_s": 3600, "ready_idle_s": 1800, "progress_timeout_s": 1800}
-"""A measurement on a busy machine takes longer; it is no reason to end it. `serve` fields, seconds."""
+PATIENCE: dict[str, dict[str, Any]] = {
+    "serve": {"ready_timeout_s": 3600, "ready_idle_s": 1800, "progress_timeout_s": 1800},
+    "train": {"stall_timeout_s": 1800},
+}
+"""A measurement on a busy machine takes longer; that is no reason to end it. Fields of a profile, seconds."""
 _POLL_S = 0.2
 
 
@@ -60,12 +63,18 @@ class Workplace:
     launcher: LocalLauncher = field(default_factory=LocalLauncher)
 
 
+def patient(overrides: dict[str, Any]) -> Profile:
+    """The laptop profile with `overrides` and with limits for a busy machine."""
+    fields = {
+        name: {**PATIENCE.get(name, {}), **values} for name, values in {**PATIENCE, **overrides}.items()
+    }
+    return load_profile("laptop", fields).profile
+
+
 @contextmanager
 def workplace(folder: Path, name: str, overrides: dict[str, Any]) -> Iterator[Workplace]:
     """The laptop profile with `overrides` and a run folder of its own; nothing stays running."""
-    profile = load_profile(
-        "laptop", {**overrides, "serve": {**PATIENCE, **overrides.get("serve", {})}}
-    ).profile
+    profile = patient(overrides)
     run = create_run(folder / "runs", name, profile)
     try:
         yield Workplace(profile, run, resolve_target(profile))
