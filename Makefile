@@ -9,6 +9,7 @@ ARGS ?=
 PART ?=
 STAGES ?=
 JSON ?=
+ROWS ?=
 PROFILE ?= laptop
 
 # Libraries that set-up unpacked for a user without root; empty elsewhere.
@@ -30,7 +31,7 @@ help:
 	@echo "make lint     formatting, lint and types only"
 	@echo "make ui       Prefect server, work pool, deployment, worker and MLflow, until Ctrl-C"
 	@echo "make verify   what takes longer than a test; writes docs/verified.md (PART=... for one part)"
-	@echo "make bench    our loops beside the plain way of doing the same (STAGES=train, JSON=file)"
+	@echo "make bench    our loops beside the plain way of doing the same (STAGES=stream ROWS=capture_rate JSON=file)"
 	@echo "make clean    remove runs; published drafts stay"
 
 setup:
@@ -59,7 +60,7 @@ verify: setup
 	@$(BIN)/python tests/verify/run.py $(if $(PART),--part $(PART)) $(ARGS)
 
 bench: setup
-	@$(BIN)/python tests/bench/run.py $(if $(STAGES),--stages $(STAGES)) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python tests/bench/run.py $(if $(STAGES),--stages $(STAGES)) $(if $(ROWS),--rows $(ROWS)) $(if $(JSON),--json $(JSON))
 
 clean:
 	@test -x $(BIN)/retrain-dspark || { echo "nothing to clean: there is no .venv"; exit 0; } && \

@@ -55,6 +55,11 @@ def bare_get(client: StoreClient, samples: Sequence[StoredSample]) -> Callable[[
     return loop
 
 
+def rows(folder: Path) -> list[Row]:
+    """What `make bench` prints."""
+    return consume_rows(folder)
+
+
 def consume_rows(
     folder: Path, repetitions: int = 7, sizes_mib: Sequence[int] = SIZES_MIB, turn_bytes: int = _BYTES_A_TURN
 ) -> list[Row]:
@@ -64,12 +69,12 @@ def consume_rows(
         folder: For the store's log.
         turn_bytes: Bytes that one repetition of one side reads, at least one object.
     """
-    rows = []
+    found = []
     for size in sizes_mib:
         one = sample_of("bench-consume", size * MIB)
         with stored([one], folder) as client:
-            rows.append(_row(client, [one] * max(1, turn_bytes // one.bytes), size, repetitions))
-    return rows
+            found.append(_row(client, [one] * max(1, turn_bytes // one.bytes), size, repetitions))
+    return found
 
 
 def _row(client: StoreClient, reads: Sequence[StoredSample], size_mib: int, repetitions: int) -> Row:

@@ -28,6 +28,11 @@ THREADS = 2
 _OPEN_LIMIT_S = 1.0
 
 
+def rows(folder: Path) -> list[Row]:
+    """What `make bench` prints."""
+    return [log_row(folder), *large_log_rows(folder)]
+
+
 def log_row(folder: Path, repetitions: int = 5, count: int = 16, size_mib: int = 16) -> Row:
     """Receiving to the durable log against the slower of bare get and bare file write, same threads.
 

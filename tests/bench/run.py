@@ -1,10 +1,12 @@
 """`make bench`: what this project's own loops cost beside the plain way of doing the same, on this machine.
 
-    make bench                            every stage
-    make bench STAGES=train JSON=file     one stage; the rows go to a file too
+    make bench                                        every stage; `stream` starts servers and takes long
+    make bench STAGES=train JSON=file                 one stage; the rows go to a file too
+    make bench STAGES=stream ROWS="target_work"       some rows of the stream stage
 
-Both sides of a row run in turns in one process, on the same weights and inputs, and their results are
-compared before anything is timed. The ratio is the statement; the absolute figures belong to the machine.
+Both sides of a row are measured in turns in one run, on the same weights and inputs; where both compute a
+result, it is compared before anything is timed. The ratio is the statement, the absolute figures belong to
+the machine. Whether a goal is a lower or an upper bound stands in the row's conditions.
 """
 
 from __future__ import annotations
@@ -21,34 +23,53 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rows import Row, Size
+from stream_rows import MODULES, measure_stream
+
+from tasks.errors import RetrainError
+
+STAGES = ("train", "evaluate", "stream")
 
 
-def measure(stages: Sequence[str], size: Size, folder: Path) -> list[Row]:
-    """Rows of the stages asked for."""
-    from comparisons import COMPARISONS, make_world
+def measure(stages: Sequence[str], size: Size, folder: Path, names: Sequence[str] = ()) -> list[Row]:
+    """Rows of the stages asked for; `names` chooses among those of the stream stage."""
+    found: list[Row] = []
+    computed = [stage for stage in stages if stage != "stream"]
+    if computed:
+        from comparisons import COMPARISONS, make_world
 
-    world = make_world(size, folder)
-    return [COMPARISONS[stage](world) for stage in stages]
+        world = make_world(size, folder)
+        found += [COMPARISONS[stage](world) for stage in computed]
+    if "stream" in stages:
+        streamed = folder / "stream"
+        streamed.mkdir()
+        found += measure_stream(names, streamed)
+    return found
 
 
 def table(rows: Sequence[Row]) -> str:
-    lines = [f"{'stage':<10}{'name':<34}{'value':>10}{'baseline':>10}{'ratio':>8}{'goal':>6}  unit"]
+    lines = [f"{'stage':<10}{'name':<34}{'value':>11}{'baseline':>11}{'ratio':>8}{'goal':>6}  unit"]
     lines += [
-        f"{r.stage:<10}{r.name:<34}{r.value:>10}{r.baseline:>10}{r.ratio:>8}{r.goal or '':>6}  {r.unit}"
+        f"{r.stage:<10}{r.name:<34}{r.value:>11}{r.baseline:>11}{r.ratio:>8}{r.goal or '':>6}  {r.unit}"
         for r in rows
     ]
-    return "\n".join([*lines, *(f"{r.stage}: {r.conditions}" for r in rows)])
+    return "\n".join([*lines, *(f"{r.stage}, {r.name}: {r.conditions}" for r in rows)])
 
 
 def main(arguments: Sequence[str] | None = None, size: Size | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="make bench")
-    parser.add_argument("--stages", nargs="*", choices=["train", "evaluate"], default=["train", "evaluate"])
+    parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--rows", nargs="*", choices=list(MODULES), default=[])
     parser.add_argument("--json", type=Path)
     wanted: Any = parser.parse_args(arguments)
+    if wanted.rows and "stream" not in wanted.stages:
+        parser.error("--rows chooses rows of the stage stream")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(wanted.stages, size or Size(), Path(folder))
+        try:
+            rows = measure(wanted.stages, size or Size(), Path(folder), wanted.rows)
+        except RetrainError as error:
+            sys.exit(f"make bench: {error}")
     print(table(rows))
     if wanted.json:
         wanted.json.write_text(json.dumps([asdict(r) for r in rows], indent=2) + "\n", encoding="utf-8")

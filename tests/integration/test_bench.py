@@ -12,23 +12,108 @@ import pytest
 pytestmark = pytest.mark.integration
 
 BENCH = Path(__file__).resolve().parents[1] / "bench"
-PROGRAM = """
+SYNTHETIC = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import run
 tiny = run.Size(64, 32, 16, 2, 3, 2, 4, 8, 6, 1)
-run.main(["--json", sys.argv[2]], tiny)
+run.main(["--stages", "train", "evaluate", "--json", sys.argv[2]], tiny)
+"""
+MEMORY = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import client_memory, run
+whole = client_memory.rows
+client_memory.rows = lambda folder: whole(folder, client_memory.MemorySize(12, 24, 4, 4))
+run.main(["--stages", "stream", "--rows", "client_memory", "--json", sys.argv[2]])
+"""
+ENDLESS = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import capture_rate
+from transformers import AutoTokenizer
+folder = Path(sys.argv[2]).parent
+target = capture_rate.endless_target(folder)
+tokenizer = AutoTokenizer.from_pretrained(target)
+turn = [{"role": "user", "content": "Hello."}]
+text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+config = [json.loads((target / name).read_text()) for name in ("config.json", "generation_config.json")]
+size = capture_rate.RateSize(concurrencies=(8,), lengths=(64,))
+over = capture_rate.overrides(folder, target, size, "generate")
+profile = capture_rate.load_profile("laptop", over).profile
+prompts = capture_rate.load_prompts(profile).prompts
+Path(sys.argv[2]).write_text(json.dumps({
+    "eos": [tokenizer.eos_token_id, *(one["eos_token_id"] for one in config)],
+    "template_ends_turns": "<|im_end|>" in text,
+    "weights": [path.is_symlink() for path in target.glob("*.safetensors")],
+    "splits": sorted(prompt.split for prompt in prompts),
+    "longest": profile.target.max_model_len,
+}))
+"""
+UPSTREAM = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import servers, upstream
+from speculators.train.config import TrainConfig
+folder = Path(sys.argv[2]).parent
+with servers.workplace(folder, "flags", {}) as place:
+    argv = upstream.train_argv(place, folder, "http://127.0.0.1:1/v1", "127.0.0.1:2", 0.9, 500)
+words = TrainConfig.resolve(argv[argv.index("train") + 1:]).flatten()
+ours = place.profile.train
+wanted = {
+    "speculator_type": "dspark", "block_size": ours.draft.block_size, "max_anchors": ours.anchors,
+    "markov_rank": ours.draft.markov_rank, "total_seq_len": ours.batch_tokens, "epochs": ours.epochs,
+    "optimizer": ours.optimizer, "muon_lr": ours.muon_lr, "lr": ours.lr, "draft_vocab_size": 500,
+    "target_layer_ids": list(place.profile.target.aux_layer_ids), "hidden_states_backend": "mooncake",
+    "mooncake_master": "127.0.0.1:2", "log_freq": 1, "num_workers": 0, "on_missing": "generate",
+}
+Path(sys.argv[2]).write_text(json.dumps({k: [words.get(k), v] for k, v in wanted.items()}))
 """
 
 
-def test_rows_have_the_agreed_fields(tmp_path: Path) -> None:
-    out = tmp_path / "rows.json"
-    command = [sys.executable, "-c", PROGRAM, str(BENCH), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+def measured(program: str, out: Path) -> tuple[list[dict[str, object]], str]:
+    """What the program wrote to `out`, and what it printed."""
+    command = [sys.executable, "-c", program, str(BENCH), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
-    rows = json.loads(out.read_text(encoding="utf-8"))
-    assert [row["stage"] for row in rows] == ["train", "evaluate"]
+    return json.loads(out.read_text(encoding="utf-8")), done.stdout
+
+
+def check_fields(rows: list[dict[str, object]], printed: str) -> None:
     for row in rows:
         assert set(row) == {"stage", "name", "value", "baseline", "ratio", "goal", "unit", "conditions"}
-        assert abs(row["ratio"] - row["value"] / row["baseline"]) < 0.01 * row["ratio"] + 0.001
-        assert row["name"] in done.stdout
+        value, baseline, ratio = (float(str(row[name])) for name in ("value", "baseline", "ratio"))
+        assert abs(ratio - value / baseline) < 0.01 * ratio + 0.001
+        assert str(row["name"]) in printed
+
+
+def test_rows_have_the_agreed_fields(tmp_path: Path) -> None:
+    rows, printed = measured(SYNTHETIC, tmp_path / "rows.json")
+    assert [row["stage"] for row in rows] == ["train", "evaluate"]
+    check_fields(rows, printed)
+
+
+@pytest.mark.timeout(500)
+def test_memory_of_a_real_capture_client_is_read(tmp_path: Path) -> None:
+    """The process, its store and its log are real; only the target is the program of the tests."""
+    rows, printed = measured(MEMORY, tmp_path / "rows.json")
+    check_fields(rows, printed)
+    growth, peak = rows
+    assert float(str(growth["value"])) > 50 and float(str(peak["value"])) >= float(str(growth["value"]))
+    assert float(str(peak["ratio"])) <= 1, "the client needs more than its byte budget and 256 MiB"
+
+
+def test_upstreams_command_line_takes_our_values(tmp_path: Path) -> None:
+    found, _ = measured(UPSTREAM, tmp_path / "found.json")
+    assert isinstance(found, dict)
+    assert {name: pair[0] for name, pair in found.items()} == {name: pair[1] for name, pair in found.items()}
+
+
+def test_the_rate_rows_target_never_ends_an_answer(tmp_path: Path) -> None:
+    found, _ = measured(ENDLESS, tmp_path / "found.json")
+    assert isinstance(found, dict)
+    assert len(set(found["eos"])) == 1 and found["eos"][0] not in (0, 1, 2)
+    assert found["template_ends_turns"] and found["weights"] == [True]
+    assert found["splits"] == ["evaluate", *["held_out"] * 4, *["train"] * 4] and found["longest"] == 576
