@@ -13,6 +13,7 @@ from typing import Any
 from profiles.schema import Profile
 from tasks.errors import ServiceError, UsageError
 from tasks.serve.cpu import cpu_arguments, cpu_environment
+from tasks.stream.transport import Transport
 
 CONNECTOR_MODULE = "tasks.stream.connector"
 CONNECTOR_CLASS = "RetrainConnector"
@@ -80,11 +81,21 @@ def dspark_speculative_config(profile: Profile, draft_dir: str) -> dict[str, Any
     }
 
 
-def transfer_config(profile: Profile, master: str) -> dict[str, Any]:
-    """KV transfer config: our connector, writing into the store behind `master` (`host:port`)."""
+def transport_of(profile: Profile) -> Transport:
+    """How a server reaches the store; its address is known on the node where it runs."""
+    store = profile.store
+    return Transport(store.protocol, store.device, store.gid_index, store.interface, store.host)
+
+
+def transfer_config(profile: Profile, master: str, address: str = "") -> dict[str, Any]:
+    """KV transfer config: our connector, writing into the store behind `master` (`host:port`).
+
+    Args:
+        address: What the writer gives to the store as its own; empty takes `store.host`.
+    """
     store = profile.store
     mooncake = {
-        "local_hostname": store.host,
+        "local_hostname": address or store.host,
         "master_server_address": master,
         "global_segment_size": store.segment_bytes,
         "local_buffer_size": store.local_buffer_bytes,
@@ -140,9 +151,9 @@ def server_argv(
 
 
 def target_argv(
-    profile: Profile, model: Path, layers: Iterable[int], port: int, master: str
+    profile: Profile, model: Path, layers: Iterable[int], port: int, master: str, address: str = ""
 ) -> tuple[str, ...]:
-    """Command line of the target while its hidden states are captured."""
+    """Command line of the target while its hidden states are captured; `address` as for `transfer_config`."""
     return server_argv(
         profile,
         model=model,
@@ -152,9 +163,18 @@ def target_argv(
         max_num_seqs=profile.serve.max_num_seqs,
         further=(
             "--speculative-config", json.dumps(extraction_config(layers)),
-            "--kv-transfer-config", json.dumps(transfer_config(profile, master)),
+            "--kv-transfer-config", json.dumps(transfer_config(profile, master, address)),
         ),
     )  # fmt: skip
+
+
+def target_environment(profile: Profile) -> dict[str, str]:
+    """Environment of the target, which writes into the store.
+
+    Raises:
+        UsageError: `store.interface` is not on this node.
+    """
+    return {**transport_of(profile).environment(), **server_environment(profile)}
 
 
 def server_environment(profile: Profile) -> dict[str, str]:

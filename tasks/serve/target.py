@@ -17,8 +17,9 @@ from tasks.serve.command import (
     CONNECTOR_MODULE,
     engine_version,
     layer_ids,
-    server_environment,
     target_argv,
+    target_environment,
+    transport_of,
 )
 from tasks.serve.models import TargetEndpoint, TargetIdentity
 from tasks.serve.readiness import Limits, Wanted, wait_ready
@@ -80,8 +81,10 @@ class TargetServer:
                 name="target",
                 stage="serve",
                 role="serve",
-                argv=target_argv(self._profile, folder, layers, port, address),
-                env=server_environment(self._profile),
+                argv=target_argv(
+                    self._profile, folder, layers, port, address, transport_of(self._profile).address()
+                ),
+                env=target_environment(self._profile),
                 secret_env={"VLLM_API_KEY": key},
                 ports=(port,),
             )

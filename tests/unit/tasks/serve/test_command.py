@@ -12,7 +12,15 @@ import pytest
 from profiles.schema import Profile
 from tasks.errors import UsageError
 from tasks.serve.arms import arm_argv, arm_environment
-from tasks.serve.command import layer_ids, master_argv, server_environment, target_argv
+from tasks.serve.command import (
+    layer_ids,
+    master_argv,
+    server_environment,
+    target_argv,
+    target_environment,
+    transfer_config,
+    transport_of,
+)
 from tasks.serve.cpu import TRITON_FOLDER, cpu_arguments, cpu_environment
 
 
@@ -89,6 +97,20 @@ def test_arm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env["TRITON_INTERPRET"] == "1" and env["VLLM_USE_V2_MODEL_RUNNER"] == "1"
     assert env["PYTHONPATH"] == f"{TRITON_FOLDER}:/elsewhere"
     assert (TRITON_FOLDER / "sitecustomize.py").is_file()
+
+
+def test_transport_of_the_profile_reaches_the_writer() -> None:
+    store = {"interface": "lo", "host": "10.0.0.1", "protocol": "rdma", "gid_index": 3}
+    p = Profile.model_validate({**profile().model_dump(), "store": store})
+    transfer = transfer_config(p, "10.0.0.1:9", transport_of(p).address())
+    mooncake = transfer["kv_connector_extra_config"]["mooncake"]
+    assert mooncake["local_hostname"] == "127.0.0.1" and mooncake["protocol"] == "rdma"
+    env = target_environment(p)
+    assert env["MC_GID_INDEX"] == "3" and env["MC_TCP_BIND_ADDRESS"] == "127.0.0.1"
+    assert not any(name.startswith("MC_") for name in target_environment(profile()))
+    absent = Profile.model_validate({**profile().model_dump(), "store": {**store, "interface": "nix0"}})
+    with pytest.raises(UsageError, match="nix0"):
+        target_environment(absent)
 
 
 def test_server_environment() -> None:
