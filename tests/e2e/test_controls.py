@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 
 from tasks.processes.ports import free_port
 from tasks.run_folder import RUNS_ENV, RunFolder
@@ -89,15 +89,16 @@ def test_an_untrained_draft_is_held(
     assert done.code == 1
 
 
+@pytest.mark.parametrize("what", ["whole states", "auxiliary layers"])
 def test_shuffled_states_teach_little(
-    demo_run: RunFolder, copied: RunFolder, command: Callable[..., Any], record_property: Record
+    demo_run: RunFolder, copied: RunFolder, command: Callable[..., Any], record_property: Record, what: str
 ) -> None:
     """Training on captures whose states were shuffled between samples loses half of tau - 1.
 
-    Shuffled is what the draft reads, the auxiliary layers. The last layer is where the labels come from; it
-    stays with its tokens, as labels that moved along with the states would still fit them.
+    Whole states take the labels with them, which come from the last layer. Shuffling only the auxiliary
+    layers, which are what the draft reads, leaves it the right label of every token: the harder control.
     """
-    shuffle_captures(copied)
+    shuffle_captures(copied, whole=what == "whole states")
     done = command(copied.path.parent, "resume", copied.run_id, *LITTLE_LIVE, timeout_s=RESUME_S)
     assert statuses(done)["stream"] == "reused", done.output[-4000:]
     assert statuses(done)["train"] == "completed", done.output[-4000:]
@@ -107,21 +108,24 @@ def test_shuffled_states_teach_little(
     assert shuffled - 1 <= (honest - 1) / 2
 
 
-def shuffle_captures(run: RunFolder) -> None:
-    """Give each training sample the auxiliary states of another; the evaluation's stay. Hashes are new."""
+def shuffle_captures(run: RunFolder, *, whole: bool) -> None:
+    """Give each token of the training samples the states of a token of any sample. Hashes are new.
+
+    Args:
+        whole: Move the last layer too, not only the auxiliary ones. Evaluation's states stay.
+    """
     stage = run.stage(STREAM)
     manifest = json.loads((stage.path / MANIFEST).read_text(encoding="utf-8"))
     result = CaptureManifest.model_validate(manifest["result"])
     log = HiddenStateLog(stage.path / result.log)
     entries = log.entries()
-    donors = _donors([entry for entry in entries if entry.split != "evaluate"])
+    mixed = _mixed_states(log, [entry for entry in entries if entry.split != "evaluate"])
     writer = LogWriter(stage.path / "shuffled")
     for entry in entries:
         states, ids = log.load(entry)
-        if donor := donors.get(entry.i):
-            other, _ = log.load(donor)
-            times = -(-entry.tokens // donor.tokens)
-            states[:, :-1] = other.repeat(times, 1, 1)[: entry.tokens, :-1]
+        if (others := mixed.pop(entry.i, None)) is not None:
+            moved = states.shape[1] if whole else states.shape[1] - 1
+            states[:, :moved] = others[:, :moved]
         kept = {name: getattr(entry, name) for name in ("i", "prompt_id", "domain", "split")}
         kept |= {name: getattr(entry, name) for name in ("prompt_tokens", "answer_ids", "finish_reason")}
         writer.append(**kept, hidden_states=states, token_ids=ids)
@@ -135,10 +139,12 @@ def shuffle_captures(run: RunFolder) -> None:
     assert changed.digest != result.digest
 
 
-def _donors(entries: list[IndexEntry]) -> dict[int, IndexEntry]:
-    """Another sample for each sample: the next one in a random circle."""
-    order = random.Random(0).sample(entries, len(entries))
-    return {entry.i: order[place - 1] for place, entry in enumerate(order)}
+def _mixed_states(log: HiddenStateLog, entries: list[IndexEntry]) -> dict[int, torch.Tensor]:
+    """Number of a sample -> states `[T, L, H]`, the rows of all samples in a random order."""
+    rows = torch.cat([log.load(entry)[0] for entry in entries])
+    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
+    parts = rows.split([entry.tokens for entry in entries])
+    return {entry.i: part for entry, part in zip(entries, parts, strict=True)}
 
 
 @pytest.mark.parametrize("known", ["as it was", "as if nothing had happened"])
