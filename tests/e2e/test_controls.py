@@ -25,8 +25,10 @@ from tasks.run_folder import RUNS_ENV, RunFolder
 from tasks.serve.target_folder import resolve_target
 from tasks.stage import MANIFEST, sha256_file
 from tasks.stages import STREAM, vouched_files
+from tasks.stream.canary_report import save_report
 from tasks.stream.log import HiddenStateLog, IndexEntry, LogWriter, index_digest
 from tasks.stream.models import CaptureManifest
+from tasks.stream.settings import CaptureFiles
 
 pytestmark = [pytest.mark.verify("controls"), pytest.mark.timeout(4500)]
 Record = Callable[[str, object], None]
@@ -89,16 +91,14 @@ def test_an_untrained_draft_is_held(
     assert done.code == 1
 
 
-@pytest.mark.parametrize("what", ["whole states", "auxiliary layers"])
-def test_shuffled_states_teach_little(
-    demo_run: RunFolder, copied: RunFolder, command: Callable[..., Any], record_property: Record, what: str
+def test_shuffled_auxiliary_states_teach_little(
+    demo_run: RunFolder, copied: RunFolder, command: Callable[..., Any], record_property: Record
 ) -> None:
-    """Training on captures whose states were shuffled between samples loses half of tau - 1.
+    """Training on captures whose auxiliary states were shuffled between samples loses half of tau - 1.
 
-    Whole states take the labels with them, which come from the last layer. Shuffling only the auxiliary
-    layers, which are what the draft reads, leaves it the right label of every token: the harder control.
+    They are what the draft reads; the last layer, which the labels come from, keeps its place.
     """
-    shuffle_captures(copied, whole=what == "whole states")
+    shuffle_captures(copied, whole=False)
     done = command(copied.path.parent, "resume", copied.run_id, *LITTLE_LIVE, timeout_s=RESUME_S)
     assert statuses(done)["stream"] == "reused", done.output[-4000:]
     assert statuses(done)["train"] == "completed", done.output[-4000:]
@@ -106,6 +106,14 @@ def test_shuffled_states_teach_little(
     record_property("tau_macro", f"{shuffled:.3f}")
     record_property("without_shuffling", f"{honest:.3f}")
     assert shuffled - 1 <= (honest - 1) / 2
+
+
+def test_whole_states_that_were_shuffled_are_refused(copied: RunFolder, command: Callable[..., Any]) -> None:
+    """A trainer does not begin on captures whose states were shuffled whole: they explain no answer"""
+    shuffle_captures(copied, whole=True)
+    done = command(copied.path.parent, "resume", copied.run_id, *LITTLE_LIVE, timeout_s=RESUME_S)
+    assert done.code != 0 and "Traceback" not in done.output
+    assert "explains the answers of only" in done.output, done.output[-4000:]
 
 
 def shuffle_captures(run: RunFolder, *, whole: bool) -> None:
@@ -134,6 +142,7 @@ def shuffle_captures(run: RunFolder, *, whole: bool) -> None:
     (stage.path / "shuffled").rename(log.folder)
     # Without what the canary saw, the trainer cannot tell that auxiliary layers are another sample's.
     canary = result.canary.model_copy(update={"layer_links": ()})
+    save_report(CaptureFiles(stage.path).canary, canary)
     changed = result.model_copy(update={"digest": index_digest(log.entries()), "canary": canary})
     stage.complete(changed, manifest["fingerprint"], vouched_files(STREAM, stage.path), 0.0)
     assert changed.digest != result.digest
