@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
@@ -61,29 +61,35 @@ def prepare(settings: CaptureSettings, files: CaptureFiles, tokenizer: Any) -> P
         open(temporary, "w", encoding="utf-8") as requests,
         open(files.dropped, "w", encoding="utf-8") as dropped,
     ):
-        for first in count(0, _AT_ONCE):
-            prompts = [prompt_of_record(json.loads(line)) for line in islice(source, _AT_ONCE)]
-            if not prompts:
-                break
-            prepared.prompts += len(prompts)
-            for outcome in _outcomes(settings, shape, prompts, first, tokenizer, prepared):
-                if isinstance(outcome, Request):
-                    prepared.requests += 1
-                    prepared.largest_bytes = max(
-                        prepared.largest_bytes, shape.expected_bytes(outcome.most_rows)
-                    )
-                    requests.write(_line(outcome) + "\n")
-                    continue
-                kind, row = outcome
-                prepared.dropped[kind] += 1
-                dropped.write(json.dumps({"prompt_id": row.prompt_id, "reason": row.reason}) + "\n")
-                if kind != RECORDED:
-                    unusable.append(row)
+        for outcome in _read_outcomes(settings, shape, source, tokenizer, prepared):
+            if isinstance(outcome, Request):
+                prepared.requests += 1
+                size = shape.expected_bytes(outcome.most_rows)
+                prepared.largest_bytes = max(prepared.largest_bytes, size)
+                requests.write(_line(outcome) + "\n")
+                continue
+            kind, row = outcome
+            prepared.dropped[kind] += 1
+            dropped.write(json.dumps({"prompt_id": row.prompt_id, "reason": row.reason}) + "\n")
+            if kind != RECORDED:
+                unusable.append(row)
     temporary.replace(files.requests)
     refuse_stripped(prepared.recorded, settings.max_bad_rows)
     refuse_too_many(unusable, prepared.prompts, settings.max_bad_rows)
     _require_some(prepared)
     return prepared
+
+
+def _read_outcomes(
+    settings: CaptureSettings, shape: Shape, source: Iterable[str], tokenizer: Any, prepared: Prepared
+) -> Iterator[Request | tuple[str, Dropped]]:
+    """What becomes of each line of `prompts.jsonl`; a few hundred are in memory at once."""
+    for first in count(0, _AT_ONCE):
+        prompts = [prompt_of_record(json.loads(line)) for line in islice(source, _AT_ONCE)]
+        if not prompts:
+            return
+        prepared.prompts += len(prompts)
+        yield from _outcomes(settings, shape, prompts, first, tokenizer, prepared)
 
 
 def _outcomes(
