@@ -79,6 +79,7 @@ class TheirServer:
                 "train_per_domain": None,
                 "evaluate_per_domain": None,
                 "max_similarity": 1.0,
+                "near_duplicate": 1.0,
                 "held_out": 0.5,
             },
             "stream": {
