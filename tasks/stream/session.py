@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
+from itertools import chain
 
 from tasks.errors import RetrainError, ServiceError, StoreError
 from tasks.serve.vllm_http import Server
@@ -160,6 +161,10 @@ class Session:
     ) -> None:
         """Prove with canaries that the states are those of the answers, then capture beside further ones."""
         settings, back_off = self._settings, BackOff(self._settings.back_off_s)
+        requests = read_requests(self._files.requests, finished)
+        first = next(requests, None)
+        if first is None:
+            return  # this session only sweeps: the target need not answer, nor prove anything
 
         async def outage(error: SampleRejected) -> bool:
             return await was_outage(error, servers, store)
@@ -188,8 +193,7 @@ class Session:
             on_sample=done,
         )
         await canary.check()
-        requests = read_requests(self._files.requests, finished)
-        await canary.beside(collector.run(requests, settings.concurrency))
+        await canary.beside(collector.run(chain((first,), requests), settings.concurrency))
 
     def _asker(self, url: str, served_name: str, key: str | None, field: str) -> Asker:
         return Asker(
