@@ -44,9 +44,15 @@ def tokenizer(template: str = TEMPLATE) -> Any:
     return fast
 
 
-def given_of(answer: RecordedAnswer, template: str = TEMPLATE, max_model_len: int = 64) -> GivenAnswer | str:
+def given_of(
+    answer: RecordedAnswer,
+    template: str = TEMPLATE,
+    prompt_ids: tuple[int, ...] = (0, 4, 1),
+    max_model_len: int = 64,
+) -> GivenAnswer | str:
+    """The answer after the prompt `user three assistant`, whose ids `template` gives."""
     prompt = Prompt("p", "qa", "train", (Message("user", "three"),), None, answer)
-    rendered = Rendered(prompt, (0, 4, 1), 8)
+    rendered = Rendered(prompt, prompt_ids, 8)
     return tokens_of(rendered, tokenizer(template), thinking=False, max_model_len=max_model_len)
 
 
@@ -111,15 +117,15 @@ def test_reasoning_is_part_of_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "template",
+    ("template", "prompt_ids"),
     [
-        TEMPLATE.replace("m.reasoning_content", "m.nothing"),  # drops the reasoning
-        TEMPLATE.replace("assistant {% endif %}", "one {% endif %}"),  # begins the turn otherwise
-        "{{ raise_exception('no') }}",
+        (TEMPLATE.replace("m.reasoning_content", "m.nothing"), (0, 4, 1)),  # drops the reasoning
+        (TEMPLATE.replace("assistant {% endif %}", "one {% endif %}"), (0, 4, 2)),  # begins otherwise
+        ("{{ raise_exception('no') }}", (0, 4, 1)),
     ],
 )
-def test_template_that_does_not_give_it_back_is_noticed(template: str) -> None:
-    assert given_of(replace(GOOD, reasoning="three"), template) == "not_renderable"
+def test_template_that_does_not_give_it_back_is_noticed(template: str, prompt_ids: tuple[int, ...]) -> None:
+    assert given_of(replace(GOOD, reasoning="three"), template, prompt_ids) == "not_renderable"
 
 
 def test_answer_beyond_the_context_is_not_kept() -> None:
