@@ -210,7 +210,7 @@ def apply_records(records: Iterable[Any], ids: TokenIds, entries: dict[int, Inde
         entries.pop(number, None)
         new.pop(number, None)
         if type(record) is list:
-            entries[number] = new[number] = IndexEntry(*record, ids=ids)  # type: ignore[misc]  # all but `ids`
+            entries[number] = new[number] = IndexEntry(*[*record, ids])
     return list(new.values())
 
 

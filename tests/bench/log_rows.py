@@ -8,8 +8,9 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -40,8 +41,10 @@ def log_row(folder: Path, repetitions: int = 5, count: int = 16, size_mib: int =
         folder: On the disk that is measured.
     """
     samples = [sample_of(f"bench-log-{number}", size_mib * MIB) for number in range(count)]
-    with stored(samples, folder) as client:
-        runs = [_Receive(client, samples, folder), _BareGet(client, samples), _BareWrite(samples, folder)]
+    # The same threads throughout: the store's client keeps a registered buffer for each.
+    with stored(samples, folder) as client, ThreadPoolExecutor(THREADS) as threads:
+        sides = [_Receive(client, folder / "log"), _BareGet(client, samples), _BareWrite(samples, folder)]
+        runs = [partial(side, threads, samples) for side in sides]
         ours, get, write = interleaved(runs, repetitions)
     total = sum(one.bytes for one in samples)
     slower = max(get, write)
@@ -53,23 +56,17 @@ def log_row(folder: Path, repetitions: int = 5, count: int = 16, size_mib: int =
     return rate_row("log, received to durable", total, ours, slower, GOAL, conditions)
 
 
-def _in_threads(work: Callable[[int, StoredSample], None], samples: Sequence[StoredSample]) -> None:
-    with ThreadPoolExecutor(THREADS) as threads:
-        list(threads.map(work, range(len(samples)), samples))
-
-
 class _Receive:
     """Get, check the seal, append: the tensors are views of the read buffer."""
 
-    def __init__(self, client: StoreClient, samples: Sequence[StoredSample], folder: Path):
+    def __init__(self, client: StoreClient, folder: Path):
         self._client = client
-        self._samples = samples
-        self._folder = folder / "log"
+        self._folder = folder
 
-    def __call__(self) -> None:
+    def __call__(self, threads: ThreadPoolExecutor, samples: Sequence[StoredSample]) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._log = LogWriter(self._folder)
-        _in_threads(self._take, self._samples)
+        list(threads.map(self._take, range(len(samples)), samples))
         self._log.close()
 
     def _take(self, number: int, one: StoredSample) -> None:
@@ -97,7 +94,6 @@ class _BareGet:
 
     def __init__(self, client: StoreClient, samples: Sequence[StoredSample]):
         self._client = client
-        self._samples = samples
         self._free: SimpleQueue[ctypes.Array[ctypes.c_char]] = SimpleQueue()
         for _ in range(THREADS):
             buffer = (ctypes.c_char * max(one.bytes for one in samples))()
@@ -105,8 +101,8 @@ class _BareGet:
             check("register_buffer", "bare get", client.raw.register_buffer(address, len(buffer)))
             self._free.put(buffer)
 
-    def __call__(self) -> None:
-        _in_threads(self._get, self._samples)
+    def __call__(self, threads: ThreadPoolExecutor, samples: Sequence[StoredSample]) -> None:
+        list(threads.map(self._get, range(len(samples)), samples))
 
     def _get(self, _: int, one: StoredSample) -> None:
         buffer = self._free.get()
@@ -119,14 +115,13 @@ class _BareWrite:
     """The same bytes to files of the same names, with the same waits for the disk."""
 
     def __init__(self, samples: Sequence[StoredSample], folder: Path):
-        self._samples = samples
         self._folder = folder / "bare"
         self._data = random.Random(0).randbytes(max(one.bytes for one in samples))
 
-    def __call__(self) -> None:
+    def __call__(self, threads: ThreadPoolExecutor, samples: Sequence[StoredSample]) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
-        _in_threads(self._write, self._samples)
+        list(threads.map(self._write, range(len(samples)), samples))
 
     def _write(self, number: int, one: StoredSample) -> None:
         temporary = self._folder / f".hs_{number}.tmp"
