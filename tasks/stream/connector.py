@@ -6,8 +6,8 @@ nothing where there is no accelerator. The manifest in the response stays valid 
 
 Memory: a request that waits for its put holds its KV blocks (`request_finished` delays their release)
 and nothing else, so the queue of the writer threads is bounded by the KV cache, and a full store slows
-the engine down instead of growing the process. Payload is copied where upstream copies it: one
-gathered sample and one staging buffer for each writer thread.
+the engine down instead of growing the process. Payload is copied where upstream copies it at most: one
+gathered sample and, with an accelerator or RDMA, one staging buffer for each writer thread.
 """
 
 from __future__ import annotations

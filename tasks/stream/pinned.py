@@ -10,7 +10,7 @@ import ctypes
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import xxhash
@@ -26,6 +26,8 @@ LONGEST_WAIT_S = 0.5
 MARKER_TIMEOUT_S = 5.0
 """Longest wait for the space of an error marker; its reader does not depend on it."""
 
+Part = tuple[int, int]
+"""Address and size of bytes of a payload."""
 Reason = Literal["store_full", "too_large", "key_exists", "closing", "store_code"]
 
 
@@ -103,25 +105,45 @@ class PinnedStore:
         Raises:
             PutRefused: The key exists, the object cannot fit, no space was made in time, or another code.
         """
-        self.refuse_too_large(size)
-        payload = memoryview((ctypes.c_char * (size - SEAL_BYTES)).from_address(address)).cast("B")
-        return self.put_digested(key, address, size, xxhash.xxh3_64_intdigest(payload))
+        end = address + size - SEAL_BYTES
 
-    def put_digested(self, key: str, address: int, size: int, digest: int) -> int:
-        """`put_from` of a payload whose XXH3-64 is known."""
+        def put(sealed: bytes) -> int:
+            ctypes.memmove(end, sealed, SEAL_BYTES)
+            return int(self._store.put_from(key, address, size, self._config))
+
+        return self._put_sample(key, [(address, size - SEAL_BYTES)], size, put)
+
+    def put_in_place(self, key: str, parts: Sequence[Part]) -> int:
+        """Put a payload from where its parts lie, one behind the other, and its seal; see `put_from`.
+
+        Saves the copy into a staging buffer. Only for `tcp`: `rdma` reads registered memory only.
+        """
+        room = ctypes.create_string_buffer(SEAL_BYTES)
+        addresses, sizes = [list(column) for column in zip(*parts, strict=True)]
+        addresses.append(ctypes.addressof(room))
+        sizes.append(SEAL_BYTES)
+
+        def put(sealed: bytes) -> int:
+            room[:] = sealed
+            codes = self._store.batch_put_from_multi_buffers([key], [addresses], [sizes], self._config)
+            return int(codes[0])
+
+        return self._put_sample(key, parts, sum(sizes), put)
+
+    def _put_sample(self, key: str, parts: Sequence[Part], size: int, put: Callable[[bytes], int]) -> int:
+        """Digest the payload once, then put it, sealed anew for each try."""
         self.refuse_too_large(size)
+        digest = _digest(parts)
         if not self._unique_keys:
             self._refuse_existing(key)
 
-        def put(waits: int) -> int:
-            sealed = seal_of(size - SEAL_BYTES, digest, waits)
-            ctypes.memmove(address + size - SEAL_BYTES, sealed, SEAL_BYTES)
+        def sealed_put(waits: int) -> int:
             self.reserve.take()
             self.reserve.let_pass()
-            return int(self._store.put_from(key, address, size, self._config))
+            return put(seal_of(size - SEAL_BYTES, digest, waits))
 
         try:
-            self._until_space(key, put, self._put_timeout_s)
+            self._until_space(key, sealed_put, self._put_timeout_s)
         except PutRefused:
             self.counters.add("puts_refused")
             raise
@@ -198,6 +220,14 @@ class PinnedStore:
             raise PutRefused.because(
                 "store_code", f"put of '{key}' answered {code}: {cause_of(code)}", where="store", waits=waits
             )
+
+
+def _digest(parts: Sequence[Part]) -> int:
+    """XXH3-64 of `parts`, one behind the other."""
+    digest = xxhash.xxh3_64()
+    for address, size in parts:
+        digest.update(memoryview((ctypes.c_char * size).from_address(address)).cast("B"))
+    return digest.intdigest()
 
 
 def _no_space(key: str, waited_s: float, waits: int) -> PutRefused:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import xxhash
 from hs_connectors.mooncake_store import (
     MooncakeHiddenStatesStore,
     MooncakeIntegrityError,
@@ -15,22 +15,22 @@ from hs_connectors.mooncake_store import (
 )
 
 from tasks.stream.checksum import ALGORITHM, SEAL_BYTES
-from tasks.stream.pinned import PinnedStore, PutRefused
+from tasks.stream.pinned import Part, PinnedStore, PutRefused
 from tasks.stream.store import ERROR_SUFFIX
 from tasks.stream.versions import announce_versions
 
 if TYPE_CHECKING:
     import torch
 
-_CHUNK_BYTES = 4 << 20
-"""Copied, and digested while it is in the processor's cache: memory is read once, not twice. Not smaller,
-because each step hands the interpreter lock back and forth with the engine's own thread."""
+_ZEROS = ctypes.create_string_buffer(64)
+"""What fills the gaps that upstream's layout leaves to align tensors."""
 _MARKER_CHARACTERS = 1000
 """Keeps an error marker, whatever its letters, far below the reserve's size."""
 
 
 class SealedStore(MooncakeHiddenStatesStore):
-    """Upstream's packing with our puts. Holds no copy of a sample beyond upstream's staging buffers.
+    """Upstream's packing with our puts. Holds no copy of a sample beyond upstream's staging buffers,
+    and not even these for host tensors over TCP.
 
     Args:
         put_timeout_s: Longest wait of one put for space.
@@ -57,7 +57,8 @@ class SealedStore(MooncakeHiddenStatesStore):
     def put_sample(self, transfer_manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Publish `tensors` as the manifest describes them.
 
-        Tensors of an accelerator take upstream's way through its pinned buffer, on the current stream.
+        Tensors of the host go into the store from where they are. Those of an accelerator, and all where
+        the transport is RDMA, go upstream's way through its registered buffer, on the current stream.
 
         Raises:
             MooncakeIntegrityError: The tensors are not those of the manifest.
@@ -66,13 +67,13 @@ class SealedStore(MooncakeHiddenStatesStore):
         store: PinnedStore = self._require_store()
         total = int(transfer_manifest["metadata"]["total_aligned_bytes"])
         store.refuse_too_large(total)
-        if not all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors.values()):
+        host = all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors.values())
+        if not host or self.config.protocol != "tcp":
             super().put_sample(transfer_manifest, tensors)
             return
         _check_tensors(transfer_manifest, tensors)
-        staging = self._staging_buffer("put", total)
-        digest = _pack(staging[: total - SEAL_BYTES], transfer_manifest["tensors"], tensors)
-        store.put_digested(transfer_manifest["handle"], staging.data_ptr(), total, digest)
+        parts = _parts(transfer_manifest["tensors"], tensors, total - SEAL_BYTES)
+        store.put_in_place(transfer_manifest["handle"], parts)
 
     def put_error(self, transfer_manifest: dict[str, Any], error: str) -> None:
         """Publish a marker in place of the sample, with the cause in a word for the reader.
@@ -122,31 +123,18 @@ def _check_tensors(manifest: dict[str, Any], tensors: dict[str, torch.Tensor]) -
         raise MooncakeIntegrityError(f"the manifest describes {described}, the tensors are {given}")
 
 
-def _pack(staging: torch.Tensor, layout: dict[str, Any], tensors: dict[str, torch.Tensor]) -> int:
-    """Copy host tensors to their offsets in `staging` (uint8), zero the gaps; XXH3-64 of all of it.
-
-    NumPy copies in this thread; torch would call up its thread pool for each piece.
-    """
-    import numpy as np
-    import torch
-
-    room = staging.numpy()
-    digest = xxhash.xxh3_64()
+def _parts(layout: dict[str, Any], tensors: dict[str, torch.Tensor], total: int) -> list[Part]:
+    """Where the bytes of a payload of `total` bytes lie: tensors at their offsets, zeros between them."""
+    parts: list[Part] = []
     end = 0
     for name, spec in sorted(layout.items(), key=lambda item: int(item[1]["offset"])):
         start = int(spec["offset"])
-        room[end:start] = 0
-        digest.update(room[end:start])
-        source = tensors[name].view(-1).view(torch.uint8).numpy()
-        end = start + len(source)
-        for low in range(0, len(source), _CHUNK_BYTES):
-            piece = source[low : low + _CHUNK_BYTES]
-            place = room[start + low : start + low + len(piece)]
-            np.copyto(place, piece)
-            digest.update(place)
-    room[end:] = 0
-    digest.update(room[end:])
-    return digest.intdigest()
+        parts += [(ctypes.addressof(_ZEROS), start - end), (tensors[name].data_ptr(), tensors[name].nbytes)]
+        end = start + tensors[name].nbytes
+    parts.append((ctypes.addressof(_ZEROS), total - end))
+    if any(not 0 <= size <= len(_ZEROS) for _, size in parts[::2]):
+        raise MooncakeIntegrityError(f"the layout {layout} leaves more than padding between tensors")
+    return [part for part in parts if part[1]]
 
 
 def enlarge_by_seal(manifest: dict[str, Any]) -> None:
