@@ -124,7 +124,7 @@ class PinnedStore:
         sizes.append(SEAL_BYTES)
 
         def put(sealed: bytes) -> int:
-            room[:] = sealed
+            ctypes.memmove(room, sealed, SEAL_BYTES)
             codes = self._store.batch_put_from_multi_buffers([key], [addresses], [sizes], self._config)
             return int(codes[0])
 
