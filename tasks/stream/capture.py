@@ -6,6 +6,7 @@ hidden states from the store, verifies them and appends them to the log.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
@@ -17,6 +18,7 @@ from tasks.processes.child import child_main
 from tasks.prompts.render import load_tokenizer
 from tasks.stage import write_atomic
 from tasks.stream.claims import Claim, dead_runs
+from tasks.stream.durable import naming_full_disk
 from tasks.stream.keys import key_pattern, request_prefix
 from tasks.stream.log import LogWriter, index_digest
 from tasks.stream.models import CaptureSummary
@@ -42,7 +44,8 @@ def run(config: dict[str, Any]) -> None:
     claim = Claim(folder, settings.run_id, settings.store_master)
     is_empty = False
     try:
-        is_empty = _capture_missing(settings, files, claim)
+        with naming_full_disk("the capture's files", files.folder):
+            is_empty = _capture_missing(settings, files, claim)
     finally:
         claim.release(is_empty=is_empty)
 
@@ -105,8 +108,10 @@ def _run_session(session: Session, tally: Tally, dead: Iterator[str], finished: 
         session.capture(finished)
     except BaseException:
         session.close(hurried=True)
+        with contextlib.suppress(OSError):  # a full disk is what the error says already
+            tally.save()
         raise
-    else:
+    try:
         return session.close(hurried=False)
     finally:
         tally.save()

@@ -16,6 +16,11 @@ _FULL = {
     errno.EFBIG: "the file would exceed the limit on file sizes",
 }
 
+_HINT = (
+    "free space there, or bound the log with stream.retention: window; then resume the run: complete samples "
+    "are kept"
+)
+
 
 class LogWriteError(RetrainError):
     """A sample could not be put on disk; everything that was complete before is still there."""
@@ -38,14 +43,36 @@ def writing(what: str, path: Path, needed_bytes: int) -> Iterator[None]:
         raise write_error(what, path, needed_bytes, error) from None
 
 
+@contextmanager
+def naming_full_disk(what: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` inside that says that there is no space into a `LogWriteError`; others pass.
+
+    Args:
+        what: What is being written, for the message.
+        path: Where; its disk is looked at.
+
+    Raises:
+        LogWriteError: With path and bytes free.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise LogWriteError(
+            f"{what} cannot be written: {_FULL[error.errno]} ({free_bytes(path):,} bytes free)",
+            where=str(error.filename or path),
+            hint=_HINT,
+        ) from None
+
+
 def write_error(what: str, path: Path, needed_bytes: int, error: OSError) -> LogWriteError:
     """The error of a failed write, from the system's."""
     cause = _FULL.get(error.errno or 0, error.strerror or type(error).__name__)
     return LogWriteError(
         f"{what} cannot be written: {cause} ({needed_bytes:,} bytes needed, {free_bytes(path):,} free)",
         where=str(path),
-        hint="free space there, or bound the log with stream.retention: window; then resume the run: "
-        "complete samples are kept",
+        hint=_HINT,
     )
 
 
