@@ -52,7 +52,7 @@ def run_job(
     error_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     error_file.unlink(missing_ok=True)
     spec = replace(spec, env={**spec.env, ERROR_FILE_ENV: str(error_file)})
-    lines = _Follower(progress_file)
+    lines = ProgressLines(progress_file)
     started = last = time.monotonic()
     with running(launcher, spec, run) as handle:
         while (status := handle.poll()) is None:
@@ -62,10 +62,10 @@ def run_job(
             time.sleep(_POLL_S)
         _show(lines, progress)
     if status != 0:
-        raise _failure(handle, status, error_file)
+        raise failure_of(handle, status, error_file)
 
 
-class _Follower:
+class ProgressLines:
     """Complete new lines of a file that another process appends to."""
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +84,7 @@ class _Follower:
                 yield json.loads(line)
 
 
-def _show(lines: _Follower, progress: Progress) -> bool:
+def _show(lines: ProgressLines, progress: Progress) -> bool:
     rows = list(lines)
     for row in rows:
         progress.update(
@@ -112,7 +112,7 @@ def _check_time(
         )
 
 
-def _failure(handle: Handle, status: int, error_file: Path) -> RetrainError:
+def failure_of(handle: Handle, status: int, error_file: Path) -> RetrainError:
     tail = handle.tail()
     try:
         row = json.loads(error_file.read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.errors import JobError
 from tasks.processes.child import ERROR_FILE_ENV
-from tasks.processes.job import _failure, _Follower
+from tasks.processes.job import ProgressLines, failure_of
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.run_folder import RunFolder
 
@@ -27,7 +27,7 @@ class StartedJob:
         self._error_file = run.progress / f"{spec.name}.error.json"
         self._error_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._error_file.unlink(missing_ok=True)
-        self._lines = _Follower(progress_file)
+        self._lines = ProgressLines(progress_file)
         env = {**spec.env, ERROR_FILE_ENV: str(self._error_file)}
         self._handle = launcher.start(replace(spec, env=env), run)
 
@@ -44,7 +44,7 @@ class StartedJob:
         """
         status = self._handle.poll()
         if status is not None and status != 0:
-            raise _failure(self._handle, status, self._error_file)
+            raise failure_of(self._handle, status, self._error_file)
         return status == 0
 
     def stalled(self, silent_s: float) -> JobError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,13 @@ from tests.unit.tasks.train.conftest import VOCAB, TinyWorld
 Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def rewritten(world: TinyWorld, folder: Path, change: Change) -> HiddenStateLog:
-    """The world's log with the states of each sample changed; `change(own, another sample's)`."""
+def rewritten(
+    world: TinyWorld,
+    folder: Path,
+    change: Change = lambda own, other: own,
+    answer: Callable[[IndexEntry], tuple[int, ...]] = lambda entry: entry.answer_ids,
+) -> HiddenStateLog:
+    """The world's log with states or answers changed; `change(own, another sample's)`."""
     log = HiddenStateLog(world.log)
     entries = log.entries()
     writer = LogWriter(folder)
@@ -32,9 +36,9 @@ def rewritten(world: TinyWorld, folder: Path, change: Change) -> HiddenStateLog:
         states, ids = log.load(entry)
         other = log.load(entries[place - 1])[0]
         kept = {name: getattr(entry, name) for name in ("i", "prompt_id", "domain", "split")}
-        kept |= {name: getattr(entry, name) for name in ("prompt_tokens", "answer_ids", "finish_reason")}
+        kept |= {name: getattr(entry, name) for name in ("prompt_tokens", "finish_reason")}
         changed = change(states.clone(), other.repeat(3, 1, 1)[: len(states)])
-        writer.append(**kept, hidden_states=changed, token_ids=ids)
+        writer.append(**kept, answer_ids=answer(entry), hidden_states=changed, token_ids=ids)
     writer.close()
     return HiddenStateLog(folder)
 
@@ -80,15 +84,16 @@ def test_drawn_answers_are_not_expected_to_be_greedy(
     log = HiddenStateLog(world.log)
     weights = OutputHead(world.target, "float32")
 
-    def second_best(entry: IndexEntry) -> IndexEntry:
+    def second_best(entry: IndexEntry) -> tuple[int, ...]:
         rows = log.load(entry)[0][entry.prompt_tokens - 1 :, -1]
         logits = weights.normed(rows) @ weights.rows(torch.arange(VOCAB)).T
-        return replace(entry, answer_ids=tuple(logits.topk(2).indices[:, 1].tolist()))
+        return tuple(logits.topk(2).indices[:, 1].tolist())
 
-    entries = [second_best(entry) for entry in log.entries("train")]
-    assert check_explained(settings(world, tmp_path, temperature=temperature), log, entries) == ""
+    drawn = rewritten(world, tmp_path / "log", answer=second_best)
+    entries = drawn.entries("train")
+    assert check_explained(settings(world, tmp_path, temperature=temperature), drawn, entries) == ""
     with pytest.raises(StageInputError, match="of only 0 of 20"):
-        check_explained(settings(world, tmp_path), log, entries)
+        check_explained(settings(world, tmp_path), drawn, entries)
 
 
 def test_training_does_not_start_on_them(world: TinyWorld, tmp_path: Path) -> None:
