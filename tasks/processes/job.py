@@ -113,6 +113,7 @@ def _check_time(
 
 
 def failure_of(handle: Handle, status: int, error_file: Path) -> RetrainError:
+    """The error that a child reported, else one with its exit status and the end of its log."""
     tail = handle.tail()
     try:
         row = json.loads(error_file.read_text(encoding="utf-8"))

@@ -166,7 +166,7 @@ def shuffle_captures(run: RunFolder, *, whole: bool, by_token: bool) -> None:
 
 
 def _mixed_states(log: HiddenStateLog, entries: list[IndexEntry], by_token: bool) -> dict[int, torch.Tensor]:
-    """Number of a sample -> states `[T, L, H]`: those of the next in a random circle, or rows of any sample."""
+    """Number of a sample -> states `[T, L, H]`: of the next in a random circle, or rows of any sample."""
     if not by_token:
         order = random.Random(0).sample(entries, len(entries))
         return {entry.i: _stretched(log, order[place - 1], entry) for place, entry in enumerate(order)}
