@@ -198,11 +198,12 @@ def _files(ctx: RunContext, folder: Path) -> tuple[Path, ...]:
 
 
 def _prepare(ctx: RunContext, stage: Stage[Any], folder: StageFolder[Any], wanted: Mapping[str, Any]) -> None:
-    """Keep what an unfinished attempt at exactly this work left; remove anything else."""
+    """Keep what an unfinished attempt at exactly this work left, or a damaged one that can be mended."""
     started = folder.path / STARTED
     text = canonical(wanted)
-    resumable = started.is_file() and started.read_text(encoding="utf-8") == text and not ctx.forced(stage)
-    if not resumable:
+    begun = started.is_file() and started.read_text(encoding="utf-8") == text
+    kept = begun or (stage.mends and folder.was_finished_as(wanted))
+    if not kept or ctx.forced(stage):
         folder.clear()
     folder.invalidate()
     write_atomic(started, text)

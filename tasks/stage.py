@@ -37,6 +37,7 @@ class Stage(Generic[Result]):
         version: Raised by hand when the meaning of the stage's output changes; part of the fingerprint.
         sections: Parts of the profile that the output depends on, as dotted paths.
         model: Class of the result.
+        mends: It checks what it finds in its folder: a damaged file of a finished one does not empty it.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Stage(Generic[Result]):
     version: int
     sections: tuple[str, ...]
     model: type[Result]
+    mends: bool = False
 
     @property
     def folder_name(self) -> str:
@@ -163,6 +165,14 @@ class StageFolder(Generic[Result]):
             if _digest_like(digest, file) != digest:
                 return None, f"{name} was changed"
         return result, ""
+
+    def was_finished_as(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether the stage completed exactly this work once, whatever became of its files."""
+        try:
+            manifest = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+            return canonical(manifest["fingerprint"]) == canonical(wanted)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def digest(self) -> str:
         """Digest of the stored manifest's result and files: the input digest for later stages."""

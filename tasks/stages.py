@@ -20,7 +20,12 @@ StageName = Literal["validate", "serve", "stream", "train", "evaluate", "publish
 VALIDATE = Stage(1, "validate", 1, ("hardware", "target", "store", "serve"), ValidationReport)
 SERVE = Stage(2, "serve", 1, ("target", "serve", "store"), TargetIdentity)
 STREAM = Stage(
-    3, "stream", 2, ("target", "prompts", "stream", "evaluate.replay_max_new_tokens"), CaptureManifest
+    3,
+    "stream",
+    2,
+    ("target", "prompts", "stream", "evaluate.replay_max_new_tokens"),
+    CaptureManifest,
+    mends=True,
 )
 TRAIN = Stage(4, "train", 1, ("train",), DraftCheckpoint)
 EVALUATE = Stage(5, "evaluate", 1, ("target", "evaluate"), EvaluationReport)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,30 @@ def test_a_damaged_file_makes_the_stage_run_again(tmp_path: Path, damage: str) -
     ctx = context(tmp_path)
     execute_stage(ctx, STAGE, {}, write)
     assert (ctx.rows[0].status, damage in ctx.rows[0].reason) == ("completed", True)
+
+
+@pytest.mark.parametrize("mends", [True, False])
+def test_only_a_stage_that_can_mend_keeps_the_rest_of_a_damaged_folder(tmp_path: Path, mends: bool) -> None:
+    stage = replace(STAGE, mends=mends)
+
+    def two(folder: Path) -> Result:
+        (folder / "other.txt").write_text("kept")
+        return write(folder)
+
+    first = context(tmp_path)
+    execute_stage(first, stage, {}, two)
+    (first.run.path / "04-train" / "out.txt").unlink()
+    found = []
+
+    def work(folder: Path) -> Result:
+        found.append((folder / "other.txt").exists())
+        return write(folder)
+
+    execute_stage(context(tmp_path), stage, {}, work)
+    changed = context(tmp_path, {"train": {"epochs": 3}})
+    (first.run.path / "04-train" / "other.txt").write_text("of other work")
+    execute_stage(changed, stage, {}, work)
+    assert found == [mends, False]
 
 
 def test_an_unfinished_attempt_is_resumed_with_its_files(tmp_path: Path) -> None:
