@@ -15,7 +15,7 @@ from tasks.errors import StageInputError
 from tasks.stream.log import HiddenStateLog
 from tasks.stream.retention import consumed
 from tasks.train import sources
-from tasks.train.checkpoint import Checkpoints
+from tasks.train.checkpoint import Checkpoints, Position
 from tasks.train.journal import samples_of_steps
 from tasks.train.loop import Stopped
 from tasks.train.run import train_draft
@@ -111,6 +111,23 @@ def test_resumed_training_equals_an_undisturbed_one(
     assert samples_of_steps(parts / "stage") == samples_of_steps(whole / "stage")
     assert same_weights(whole / "stage", parts / "stage")
     assert first.files == second.files
+
+
+def test_prompts_have_a_loss_in_the_first_epochs_only(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    capture_again(world.log, tmp_path / "log")
+    settings = growing(world, tmp_path, prompt_epochs=1, epochs=2)
+    batches = sources.growing_data(settings, torch.device("cpu"), quiet, never).batches
+    place, learned = Position(identity=settings.identity()), []
+    for place.epoch in range(2):
+        place.step_in_epoch, tokens = 0, 0
+        while not batches.is_over(place, None):
+            tokens += int(batches.take(place).batch.loss_mask.sum())
+            batches.advance(place)
+        learned.append(tokens)
+    answers = sum(entry.trainable_tokens for entry in HiddenStateLog(tmp_path / "log").entries("train"))
+    assert learned[0] > answers and learned[1] == answers
 
 
 def test_stopped_while_it_waits_it_saves(world: TinyWorld, tmp_path: Path, quiet: Any) -> None:
