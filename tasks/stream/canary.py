@@ -70,6 +70,7 @@ class Canary:
         self._every = every
         self._path = path
         self._samples = 0
+        self._ended = False
         self._due = asyncio.Event()
 
     def sample(self, states: Tensor, request: Request, answer: Answer) -> None:
@@ -90,12 +91,18 @@ class Canary:
             self._due.set()
 
     async def beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` and ask the probes whenever they are due; the first failure ends both."""
+        """Do `work` and ask the probes whenever they are due; the first failure ends both.
+
+        Probes that are under way when `work` ends are waited for: what they leave unread stays in the store.
+        """
         working, watching = asyncio.create_task(work), asyncio.create_task(self._watch())
         try:
             done, _ = await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
+            self._ended = True
+            self._due.set()
+            await watching
         finally:
             for task in (working, watching):
                 task.cancel()
@@ -105,6 +112,8 @@ class Canary:
         while True:
             await self._due.wait()
             self._due.clear()
+            if self._ended:
+                return
             await self.check()
 
     async def check(self) -> None:
@@ -116,7 +125,11 @@ class Canary:
         if not self._prompts:
             return
         asked = (self._prober.probe(ids, self._max_new_tokens) for ids in self._prompts)
-        probed = await asyncio.gather(*asked)
+        done = await asyncio.gather(*asked, return_exceptions=True)
+        probed = [one for one in done if isinstance(one, Probed)]
+        for one in done:
+            if isinstance(one, BaseException):
+                raise one
         announced = [self._same_layers(one) for one in probed]
         gap = await asyncio.to_thread(self._largest_gap, probed)
         self._record(probed, gap, all(announced))

@@ -87,7 +87,7 @@ class TheirServer:
                 "max_new_tokens": 12,
                 "concurrency": 2,
                 "canary_every": 3,
-                "read_timeout_s": 20,
+                "read_timeout_s": 120,
             },
             "evaluate": {"replay_max_new_tokens": 12},
         }

@@ -40,12 +40,14 @@ class Server:
 
     def __init__(self, good: list[Probed], fault: Fault = lambda good: good, since: int = 0):
         self._good, self._bad, self._since = good, fault(good), since
-        self.asked = 0
+        self.asked = self.read = 0
 
     async def probe(self, prompt_ids: tuple[int, ...], max_new_tokens: int) -> Probed:
         run, place = divmod(self.asked, len(PROMPTS))
         self.asked += 1
-        await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.read += 1
         return (self._bad if run >= self._since else self._good)[place]
 
 
@@ -170,6 +172,38 @@ def test_probes_are_asked_again_and_a_late_fault_ends_the_capture(target: Target
         asyncio.run(whole())
     assert 8 <= captured < 1000 and server.asked == 9
     assert read_report(tmp_path / "canary.json").runs == 2
+
+
+def test_probes_under_way_at_the_end_are_read(target: Target, tmp_path: Path) -> None:
+    """An object that nobody reads would stay in the store, which may be somebody else's."""
+    folder, good, _ = target
+    server = Server(good)
+    bird = canary(folder, server, tmp_path)
+
+    async def capture() -> None:
+        for _ in range(4):
+            bird.sample_done()
+        while server.asked < 3:
+            await asyncio.sleep(0)
+
+    asyncio.run(bird.beside(capture()))
+    assert server.asked == server.read == 3 and read_report(tmp_path / "canary.json").runs == 1
+
+
+def test_the_other_probes_are_read_before_one_that_fails_is_named(target: Target, tmp_path: Path) -> None:
+    folder, good, _ = target
+
+    class OneFails(Server):
+        async def probe(self, prompt_ids: tuple[int, ...], max_new_tokens: int) -> Probed:
+            if self.asked == 0:
+                self.asked += 1
+                raise ServiceError("no states")
+            return await super().probe(prompt_ids, max_new_tokens)
+
+    server = OneFails(good)
+    with pytest.raises(ServiceError, match="no states"):
+        asyncio.run(canary(folder, server, tmp_path).check())
+    assert server.asked == 3 and server.read == 2
 
 
 def test_the_error_of_the_capture_is_kept(target: Target, tmp_path: Path) -> None:
