@@ -104,6 +104,7 @@ class StoreClient:
         self.lease_retries = 0
         self.raw: Any = MooncakeDistributedStore()
         self._threads = threading.local()
+        self._registered: list[Any] = []
         code = self.raw.setup(
             host, "P2PHANDSHAKE", segment_bytes, local_buffer_bytes, protocol, device, master
         )
@@ -198,8 +199,11 @@ class StoreClient:
             return buffer
         if buffer is not None:
             self.raw.unregister_buffer(ctypes.addressof(buffer))
+            self._registered.remove(buffer)
         capacity = -(-max(size, 1) // _GRANULE_BYTES) * _GRANULE_BYTES
         buffer = (ctypes.c_char * capacity)()
         check("register_buffer", "read buffer", self.raw.register_buffer(ctypes.addressof(buffer), capacity))
         self._threads.buffer = buffer
+        # A thread may end before the client: memory that is still registered must not be given to another.
+        self._registered.append(buffer)
         return buffer
