@@ -1,8 +1,8 @@
 """Names: of requests, and so of the objects that the connector stores for them.
 
-vLLM makes `cmpl-<X-Request-Id>-<index>-<random>` of a request id, the connector takes that as the key. A
-request id is `<prefix of the run>-<number of the prompt>-<session>x<attempt>`, so that one expression
-finds a run's objects and never those of another run, whose name may begin with this one's.
+vLLM makes `cmpl-<X-Request-Id>-<index>-<random>` of a request id, our connector adds its session and a
+number, so that no key repeats. A request id is `<prefix of the run>-<number of the prompt>-<session>x<attempt>`:
+one expression finds a run's objects and never those of another run, whose name may begin with this one's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable
 
 _BEGIN = "^(chat)?cmpl-"
-# Index and random part that vLLM appends, then the connector's error marker.
-_END = "(-[0-9]+)?(-[0-9a-f]+)?(:error)?$"
+# Index and random part that vLLM appends, session and number of our connector, and its error marker.
+_END = "(-[0-9]+)?(-[0-9a-f]+){0,3}(:error)?$"
 _OF_ONE_RUN = "(ready|canary(-[0-9]+)?|[0-9]+-[0-9a-f]{8}x[0-9]+)"
 
 

@@ -136,7 +136,7 @@ def test_copies_of_one_request_are_not_saved() -> None:
 def test_keys_never_repeat_and_begin_with_the_request_id() -> None:
     from tasks.stream.capture import key_pattern
 
-    name = "cmpl-run-1-7-0a1-0-abc"
+    name = "cmpl-run-1-7-0a1b2c3dx1-0-abc"
     servers = [connector(), connector()]
     manifests = [s.request_finished(request(name), [0])[1] for s in servers for _ in range(2)]
     keys = [str(manifest["handle"]) for manifest in manifests if manifest is not None]
