@@ -1,7 +1,7 @@
 """Names: of requests, and so of the objects that the connector stores for them.
 
 vLLM makes `cmpl-<X-Request-Id>-<index>-<random>` of a request id, our connector adds its session and a
-number, so that no key repeats. A request id is `<prefix of the run>-<number of the prompt>-<session>x<attempt>`:
+number, so that no key repeats. A request id is `<prefix of the run>-<prompt number>-<session>x<attempt>`:
 one expression finds a run's objects and never those of another run, whose name may begin with this one's.
 """
 
