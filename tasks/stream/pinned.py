@@ -119,9 +119,8 @@ class PinnedStore:
         Saves the copy into a staging buffer. Only for `tcp`: `rdma` reads registered memory only.
         """
         room = ctypes.create_string_buffer(SEAL_BYTES)
-        addresses, sizes = [list(column) for column in zip(*parts, strict=True)]
-        addresses.append(ctypes.addressof(room))
-        sizes.append(SEAL_BYTES)
+        addresses = [*(address for address, _ in parts), ctypes.addressof(room)]
+        sizes = [*(size for _, size in parts), SEAL_BYTES]
 
         def put(sealed: bytes) -> int:
             ctypes.memmove(room, sealed, SEAL_BYTES)
