@@ -4,9 +4,9 @@
 target's own, so that they explain each other. Somebody else's key, `other-client`, lies in the store.
 
 The run id names a fault, `run-<fault>`: none, slow, late (rows moved by one), other-sample (states of the
-request before), wrong-last (the layer before the last in the last place), constant (states are all zero, as a
-hybrid model's were), penalty (a repetition penalty, as a generation_config.json may set one), no-handle (no
-connector), fewer-layers, announces-ours and announces-others (layer ids in the manifest).
+request before), constant (states are all zero, as a hybrid model's were), penalty (a repetition penalty, as a
+generation_config.json may set one), no-handle (no connector), fewer-layers, announces-ours and
+announces-others (layer ids in the manifest).
 """
 
 from __future__ import annotations
@@ -101,8 +101,6 @@ def spoilt(states: torch.Tensor, fault: str) -> torch.Tensor:
             return states.roll(1, 0)
         case "other-sample" if before is not None:
             return before.repeat(20, 1, 1)[: len(states)].clone()
-        case "wrong-last":
-            return states[:, [0, 1, 2, 2]].clone()
         case "constant":
             return torch.zeros_like(states)
         case "fewer-layers":

@@ -164,14 +164,13 @@ def attached_run(theirs: TheirServer, folder: Path, fault: str, **changes: Chang
         close_registry(run.services)
 
 
-@pytest.mark.parametrize("fault", ["none", "announces-ours"])
-def test_a_whole_capture(theirs: TheirServer, tmp_path: Path, fault: str) -> None:
-    captures = attached_run(theirs, tmp_path, fault)
+def test_a_whole_capture(theirs: TheirServer, tmp_path: Path) -> None:
+    captures = attached_run(theirs, tmp_path, "announces-ours")
     assert captures.samples == PROMPTS + 1 and captures.counters.lost == 0
     assert captures.temperature == 0
     canary = captures.canary
     assert canary.checked and canary.runs >= 2 and canary.largest_gap < 1e-3
-    assert canary.layer_ids_announced == (fault == "announces-ours")
+    assert canary.layer_ids_announced
     assert theirs.is_untouched()
 
 
@@ -180,7 +179,6 @@ def test_a_whole_capture(theirs: TheirServer, tmp_path: Path, fault: str) -> Non
     [
         ("late", "off by one"),
         ("other-sample", "does not explain"),
-        ("wrong-last", "does not explain"),
         ("constant", "hidden states have one value throughout"),
         ("penalty", "--generation-config vllm"),
         ("no-handle", "does not extract hidden states"),

@@ -72,7 +72,6 @@ def change_config(folder: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-@torch.inference_mode()
 def answer(
     model: Any,
     prompt_ids: tuple[int, ...],
@@ -83,19 +82,26 @@ def answer(
     repetition_penalty: float = 1.0,
 ) -> Answered:
     """Generate `new_tokens` and take the states of every row that was an input."""
+    with torch.inference_mode():
+        ids = _generated(model, prompt_ids, new_tokens, temperature, seed, repetition_penalty)
+        before_norm: list[torch.Tensor] = []
+        hook = model.model.norm.register_forward_pre_hook(lambda _, args: before_norm.append(args[0][0]))
+        states = model(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states
+        hook.remove()
+        stacked = torch.stack([*(states[layer][0] for layer in AUX_LAYERS), before_norm[0]], dim=1)
+    return Answered(prompt_ids, tuple(ids[len(prompt_ids) :]), stacked.clone())
+
+
+def _generated(
+    model: Any, prompt_ids: tuple[int, ...], new_tokens: int, temperature: float, seed: int, penalty: float
+) -> list[int]:
+    """Prompt and answer, one forward pass over everything for each token."""
     generator = torch.Generator().manual_seed(seed)
     ids = list(prompt_ids)
     for _ in range(new_tokens):
         logits = model(torch.tensor([ids])).logits[0, -1].float()
         seen = torch.tensor(sorted(set(ids)))
-        logits[seen] = torch.where(
-            logits[seen] > 0, logits[seen] / repetition_penalty, logits[seen] * repetition_penalty
-        )
+        logits[seen] = torch.where(logits[seen] > 0, logits[seen] / penalty, logits[seen] * penalty)
         drawn = torch.multinomial((logits / (temperature or 1.0)).softmax(-1), 1, generator=generator)
         ids.append(int(drawn if temperature else logits.argmax()))
-    before_norm: list[torch.Tensor] = []
-    hook = model.model.norm.register_forward_pre_hook(lambda _, args: before_norm.append(args[0][0]))
-    states = model(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states
-    hook.remove()
-    stacked = torch.stack([*(states[layer][0] for layer in AUX_LAYERS), before_norm[0]], dim=1)
-    return Answered(prompt_ids, tuple(ids[len(prompt_ids) :]), stacked.clone())
+    return ids
