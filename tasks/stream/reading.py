@@ -133,7 +133,6 @@ class SampleReader:
         word = LastWord()
         reading = _in(self._readers, lambda: self._read(request, answer, word))
         if not await self._ends(reading, deadline) and word.take("attempt"):
-            reading.add_done_callback(_retrieve)
             raise SampleRejected(READ_TIMEOUT, "the read did not end before the deadline")
         return await reading
 
@@ -146,7 +145,6 @@ class SampleReader:
         deadline = await self.wait(answer, deadline)
         reading = _in(self._readers, lambda: self._verified(request, answer)[0].clone())
         if not await self._ends(reading, deadline):
-            reading.add_done_callback(_retrieve)
             raise SampleRejected(READ_TIMEOUT, "the read did not end before the deadline")
         return await reading
 
@@ -247,10 +245,13 @@ def _now() -> float:
 
 
 def _in(threads: ThreadPoolExecutor, work: Callable[[], Result]) -> asyncio.Future[Result]:
-    return asyncio.get_running_loop().run_in_executor(threads, work)
+    future = asyncio.get_running_loop().run_in_executor(threads, work)
+    # Whoever waits may be cancelled first (a full disk ends all attempts).
+    future.add_done_callback(_retrieve)
+    return future
 
 
 def _retrieve(reading: asyncio.Future[Any]) -> None:
-    """Look at the outcome of a read that nobody waits for, or asyncio would complain of it."""
+    """Look at the outcome of work that nobody may wait for, or asyncio would print its traceback."""
     if not reading.cancelled():
         reading.exception()
