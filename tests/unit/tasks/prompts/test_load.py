@@ -248,9 +248,9 @@ def test_counts_add_up(tmp_path: Path) -> None:
     assert counts.chars.p50 <= counts.chars.p90 <= counts.chars.max <= 60
 
 
-def test_a_profile_whose_lengths_exclude_each_other_is_refused() -> None:
+def test_a_profile_whose_lengths_exclude_each_other_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"prompts.max_chars \(3\) is below prompts.min_chars \(4\)"):
-        profile_of(Path("."), min_chars=4, max_chars=3)
+        profile_of(tmp_path, min_chars=4, max_chars=3)
 
 
 def test_no_text_of_a_prompt_stands_in_reasons_and_errors(tmp_path: Path) -> None:
