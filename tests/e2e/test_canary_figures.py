@@ -76,7 +76,7 @@ def caught(quick: QuickCheck, entry: IndexEntry, states: Tensor) -> bool:
 
 
 def link_figures(samples: list[Sample]) -> dict[str, float]:
-    """Similarity of neighbouring layers: own ones at least, another sample's at most, and how many were caught."""
+    """Similarity of neighbouring layers: own ones at least, another sample's at most; how many are caught."""
     answers = [states[entry.prompt_tokens - 1 :] for entry, states in samples]
     own = min(min(layer_links(states)) for states in answers)
     mixed = []
