@@ -11,11 +11,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from profiles.address import host_of, is_loopback
 from profiles.hardware import Hardware
 from profiles.part import Count, Dtype, Fraction, Part, Port, Positive, Seconds
 from profiles.prompting import Prompts
 from profiles.store import Store
-from profiles.streaming import Stream, in_flight_bytes, most_in_flight_bytes
+from profiles.streaming import Stream, in_flight_bytes, most_in_flight_bytes, require_time_to_put
 
 DOMAINS = (
     "HumanEval",
@@ -284,6 +285,8 @@ class Profile(Part):
                 f"stream.in_flight_bytes ({self.stream.in_flight_bytes:,}) does not fit into 90 % of "
                 f"store.segment_bytes ({self.store.segment_bytes:,}); raise the segment or lower the budget"
             )
+        if self.serve.kind == "launch":
+            require_time_to_put(self.stream)
         if self.stream.max_new_tokens >= self.target.max_model_len:
             raise ValueError(
                 f"stream.max_new_tokens ({self.stream.max_new_tokens}) leaves no room for a prompt in "
@@ -308,6 +311,22 @@ class Profile(Part):
             )
         if self.train.optimizer == "muon" and self.train.muon_lr is None:
             raise ValueError("train.optimizer is muon, so train.muon_lr must be written out")
+        return self
+
+    @model_validator(mode="after")
+    def _store_is_reached_by_all(self) -> Profile:
+        """Refuse an address that each of several hosts would take for itself."""
+        if not self.hardware.roles.span_hosts:
+            return self
+        addresses = {} if self.serve.kind == "attach" and self.store.interface else {"host": self.store.host}
+        if self.store.master:
+            addresses["master"] = host_of(self.store.master)
+        for field, host in addresses.items():
+            if is_loopback(host):
+                raise ValueError(
+                    f"store.{field} is on '{host}', which each host takes for itself, and hardware.roles "
+                    "puts the run on several hosts; name the data address of the store's node"
+                )
         return self
 
     @model_validator(mode="after")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from profiles.address import checked_address, plain_host
 from profiles.part import Part, Port, Positive
 
 
@@ -22,9 +23,11 @@ class Store(Part):
     """Network interface of the fabric: the capture client gives its address there as its own and listens on
     it (`MC_TCP_BIND_ADDRESS`); empty takes `host`."""
     host: str = "127.0.0.1"
-    """Address that the master binds and that clients give as their own."""
-    master: Annotated[str, Field(pattern=r"^$|^(\[[0-9a-fA-F:]+\]|[^\s:\[\]]+):[0-9]{1,5}$")] = ""
-    """`HOST:PORT` of the master that a running server writes to (`serve.kind: attach` only)."""
+    """Address that the master binds and that clients give as their own. Not loopback where roles are on
+    several hosts, and never a wildcard."""
+    master: str = ""
+    """`HOST:PORT` of the master that a running server writes to (`serve.kind: attach` only); IPv6 as
+    `[2001:db8::5]:50051`."""
     rpc_port: Port = 0
     """Port of the master; 0 takes a free one."""
     segment_bytes: Annotated[int, Field(ge=16 * 2**20)] = 2**30
@@ -33,6 +36,16 @@ class Store(Part):
     """Transfer buffer of each client, bytes; the capture client reads as many samples at once as it holds."""
     writer_threads: Positive = 2
     """Threads that write samples inside the serving process."""
+
+    @field_validator("host")
+    @classmethod
+    def _host_is_one_address(cls, value: str) -> str:
+        return plain_host(value, "store.host")
+
+    @field_validator("master")
+    @classmethod
+    def _master_is_an_address(cls, value: str) -> str:
+        return checked_address(value, "store.master") if value else value
 
     @model_validator(mode="after")
     def _transport_agrees(self) -> Store:

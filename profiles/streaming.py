@@ -15,6 +15,12 @@ USABLE_SEGMENT = 0.9
 """Share of the store's segment that samples may take: its allocator cannot use all of it at every moment."""
 
 
+MARKER_S = 5.0
+"""Longest wait for the space of an error marker, which follows a put that was given up, seconds."""
+_PUT_SHARE = 0.9
+_LEAST_PUT_TIMEOUT_S = 1.0
+
+
 class Stream(Part):
     """How answers and hidden states are captured."""
 
@@ -48,7 +54,8 @@ class Stream(Part):
     max_lost: Fraction = 0.0
     """Share of samples that may be lost before the stage fails."""
     read_timeout_s: Seconds = 60.0
-    """Longest wait for one sample after its answer arrived, seconds."""
+    """Longest wait for one sample after its answer arrived, seconds. The writer gives up before: see
+    `put_timeout_s`."""
     sample_timeout_s: Seconds | None = None
     """Longest life of one request, seconds: its answer, the arrival of its states, and their read; empty
     takes `serve.progress_timeout_s` and `read_timeout_s` together."""
@@ -99,6 +106,26 @@ class Stream(Part):
     def known_temperature(self) -> float | None:
         """Of training answers; None where a log's answers are learnt, however they were sampled."""
         return None if self.answers == "recorded" else self.temperature
+
+
+def put_timeout_s(stream: Stream) -> float:
+    """Longest wait of one put, seconds: then there is still time for an error marker and its reader."""
+    return _PUT_SHARE * (stream.read_timeout_s - MARKER_S)
+
+
+def require_time_to_put(stream: Stream) -> None:
+    """Refuse a deadline of the reader that leaves a writer no time to wait.
+
+    Raises:
+        ValueError: With the field, its value and the least that it may be.
+    """
+    if put_timeout_s(stream) < _LEAST_PUT_TIMEOUT_S:
+        least = MARKER_S + _LEAST_PUT_TIMEOUT_S / _PUT_SHARE
+        raise ValueError(
+            f"stream.read_timeout_s is {stream.read_timeout_s:g}: a writer that finds the store full gives "
+            f"up {MARKER_S:g} s before it, so that its error marker is in time, and cannot wait; "
+            f"raise it to {least:.1f} or more"
+        )
 
 
 def in_flight_bytes(stream: Stream, store: Store) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from profiles.address import join_address
 from profiles.schema import DOMAINS, Profile
 from profiles.streaming import in_flight_bytes
 from tasks.errors import RetrainError
@@ -15,6 +16,7 @@ from tasks.plan.numbers import shape_of_draft
 from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
 from tasks.plan.processes import memory_peak, planned_processes
 from tasks.plan.render import plan_text
+from tasks.plan.segment_space import refuse_samples_beyond_a_segment
 from tasks.plan.sizes import TEMPLATE_TOKENS, SampleSizes, sample_sizes
 from tasks.prompts.bad_row import Skipped
 from tasks.prompts.counts import CHARS_PER_TOKEN, PromptCounts
@@ -56,13 +58,14 @@ def build_plan(profile: Profile) -> Plan:
     """What a run of this profile would do. Nothing is started and nothing is converted.
 
     Raises:
-        UsageError: Prompts or target folder are unusable.
+        UsageError: Prompts or target folder are unusable, or samples fit neither disk nor store.
     """
     notes: list[str] = []
     target = planned_target(profile, notes)
     work = planned_work(profile)
     sizes = sample_sizes(profile, target, work.prompt_tokens)
     refuse_planned_log(profile, work.samples, work.evaluate_prompts, sizes)
+    refuse_samples_beyond_a_segment(profile, target.hidden_size)
     shape = shape_of_draft(profile, target)
     counts = draft_parameters(shape)
     trainable = work.train_prompts - work.prompts.held_out
@@ -153,7 +156,7 @@ def planned_ports(profile: Profile) -> dict[str, str]:
     """Address of every server; each binds only what the profile names."""
 
     def at(host: str, port: int) -> str:
-        return f"{host}:{port}" if port else f"{host}, a free port"
+        return join_address(host, port) if port else f"{host}, a free port"
 
     target = (
         profile.serve.url or ""

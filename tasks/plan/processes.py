@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from profiles.address import join_address
 from profiles.schema import Profile
 from tasks.errors import ServiceError
 from tasks.plan.models import PlannedProcess
@@ -30,7 +31,7 @@ def planned_processes(profile: Profile, target: TargetConfig, train_bytes: int) 
     cache = int((profile.serve.kv_cache_gib or 4.0) * 2**30)
     served = SERVER_BYTES + weights * DTYPE_BYTES[profile.target.dtype] + cache + profile.store.segment_bytes
     arm = SERVER_BYTES + weights * DTYPE_BYTES[profile.evaluate.live.dtype] + cache
-    master = f"{host}:{profile.store.rpc_port}"
+    master = join_address(host, profile.store.rpc_port)
     layers = layer_ids(profile, target.num_hidden_layers)
     processes = [
         _process(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from profiles.address import join_address
 from profiles.schema import Profile
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
 from tasks.processes.ports import free_port
@@ -94,7 +95,7 @@ def serve_arm(
         secret_env={"VLLM_API_KEY": key},
         ports=(port,),
     )
-    server = Server(f"http://{host}:{port}", profile.serve.served_name, key)
+    server = Server(f"http://{join_address(host, port)}", profile.serve.served_name, key)
     wanted = Wanted(server, port, target_dir, request_id=f"{run.run_id}-{name}-ready", extraction=False)
     with running(launcher, spec, run) as handle:
         wait_ready(handle, wanted, start_limits(profile), progress)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.schema import Profile
+from profiles.streaming import put_timeout_s
 from tasks.errors import ServiceError, UsageError
 from tasks.serve.cpu import cpu_arguments, cpu_environment
 from tasks.stream.transport import Transport
@@ -107,7 +108,7 @@ def transfer_config(profile: Profile, master: str, address: str = "") -> dict[st
         "kv_connector": CONNECTOR_CLASS,
         "kv_role": "kv_producer",
         "kv_connector_module_path": CONNECTOR_MODULE,
-        "kv_connector_extra_config": {"mooncake": mooncake},
+        "kv_connector_extra_config": {"mooncake": mooncake, "put_timeout_s": put_timeout_s(profile.stream)},
     }
 
 

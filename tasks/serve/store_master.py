@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import time
 
+from profiles.address import join_address
 from profiles.schema import Profile
-from tasks.errors import ServiceError
+from tasks.errors import ServiceError, UsageError
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
 from tasks.processes.ports import free_port, require_free
 from tasks.run_folder import RunFolder
@@ -27,12 +28,13 @@ def start_master(
         Its handle and its address as `host:port`.
 
     Raises:
+        UsageError: `store.host` is not an address of this machine.
         PortInUse: `store.rpc_port` belongs to another program.
         ServiceError: It died or does not listen.
     """
     host = profile.store.host
+    metrics_port = _own_port(host)
     rpc_port = profile.store.rpc_port or free_port(host)
-    metrics_port = free_port(host)
     require_free(host, rpc_port, "store.rpc_port")
     spec = ProcessSpec(
         name=name,
@@ -47,7 +49,18 @@ def start_master(
     except BaseException:
         handle.stop()
         raise
-    return handle, f"{host}:{rpc_port}"
+    return handle, join_address(host, rpc_port)
+
+
+def _own_port(host: str) -> int:
+    try:
+        return free_port(host)
+    except OSError as error:
+        raise UsageError(
+            f"the store's master cannot bind '{host}' on this machine: {error}",
+            where="store.host",
+            hint="name an address of the machine that serves (`ip -brief address`)",
+        ) from None
 
 
 def _wait_listening(handle: Handle, host: str, port: int) -> None:

@@ -6,7 +6,9 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from profiles.address import join_address
 from profiles.schema import Profile
+from tasks.plan.segment_space import refuse_samples_beyond_a_segment
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
 from tasks.processes.ports import free_port, require_free
 from tasks.report.progress import Progress
@@ -54,11 +56,13 @@ class TargetServer:
         """Start (or attach to) the target; returns who it is and where it answers.
 
         Raises:
-            UsageError: The target folder, a port or an argument of the profile cannot be used.
+            UsageError: The target folder, a port or an argument of the profile cannot be used, or the largest
+                sample could not lie in the store.
             ServiceError: A server did not become ready. Nothing that was started is left.
         """
         folder = resolve_target(self._profile)
         config = check_target(self._profile, folder)
+        refuse_samples_beyond_a_segment(self._profile, config.hidden_size)
         if self._profile.serve.kind == "attach":
             engine, endpoint = attach(self._profile, folder)
         else:
@@ -90,7 +94,7 @@ class TargetServer:
             )
             handle = self._launcher.start(spec, self._run)
             self._handles.append(handle)
-            server = Server(f"http://{serve.host}:{port}", serve.served_name, key)
+            server = Server(f"http://{join_address(serve.host, port)}", serve.served_name, key)
             wanted = Wanted(
                 server, port, folder, request_id=ready_request_id(self._run.run_id), extraction=True
             )

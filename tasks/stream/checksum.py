@@ -48,3 +48,12 @@ def check_seal(stored: memoryview) -> int:
     if digest != xxhash.xxh3_64_intdigest(payload):
         raise SealBroken(f"{ALGORITHM} of {length} bytes differs from the seal")
     return int(waits)
+
+
+def holds_payload(stored: memoryview, digest: int) -> bool:
+    """Whether an object is intact and its payload has this XXH3-64."""
+    try:
+        check_seal(stored)
+    except SealBroken:
+        return False
+    return bool(_FORMAT.unpack(stored[-SEAL_BYTES:])[2] == digest)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 STORE_FULL = -200
 OBJECT_MISSING = -704
+OBJECT_EXISTS = -705
 OBJECT_LEASED = -706
 LEASE_EXPIRED = -707
+TRANSFER_FAILED = -800
+MASTER_AWAY = -900
 
 _CAUSES = {
     -1: "internal error of the store",
@@ -21,11 +24,11 @@ _CAUSES = {
     -702: "the replica is not valid",
     -703: "the object's replica is not ready",
     OBJECT_MISSING: "the object is not in the store",
-    -705: "the object exists already",
+    OBJECT_EXISTS: "the object exists already",
     OBJECT_LEASED: "the object is leased to a reader",
     LEASE_EXPIRED: "the lease ran out before the read ended",
-    -800: "the transfer failed",
-    -900: "the master cannot be reached",
+    TRANSFER_FAILED: "the transfer failed: no segment is there that takes or gives the object",
+    MASTER_AWAY: "the master cannot be reached",
 }
 
 

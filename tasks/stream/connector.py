@@ -28,6 +28,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 from vllm.platforms import current_platform
 from vllm.v1.request import RequestStatus
 
+from tasks.stream.announced import announced_by
 from tasks.stream.put_counters import MEANINGS
 from tasks.stream.sealed import SealedStore, enlarge_by_seal
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 PUT_TIMEOUT_KEY = "put_timeout_s"
-"""Name in `kv_connector_extra_config`: longest wait of one put for space, seconds."""
+"""Name in `kv_connector_extra_config`: longest wait of one put, seconds; see `profiles.streaming`."""
 DEFAULT_PUT_TIMEOUT_S = 45.0
 METRIC_PREFIX = "vllm:hidden_states_"
 """Begin of the connector's counters at the server's /metrics; `tasks.stream.put_counters` has the rest."""
@@ -85,8 +86,9 @@ def wants_states(request: Request) -> bool:
 class RetrainConnector(MooncakeHiddenStatesConnector):
     """Sends each finished request's hidden states to the store, sealed and pinned.
 
-    Keys are upstream's (the request id) with a suffix that no other request has, of this or another
-    server: in Mooncake a put of a key that exists answers 0 and stores nothing.
+    Keys are upstream's (the request id, so run and attempt) with the target's revision and layers as eight
+    digits, and a suffix that no other request has, of this or another server: in Mooncake a put of a key
+    that exists answers 0 and stores nothing.
     """
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig):
@@ -97,6 +99,7 @@ class RetrainConnector(MooncakeHiddenStatesConnector):
             float(extra(PUT_TIMEOUT_KEY, DEFAULT_PUT_TIMEOUT_S)),
             unique_keys=True,
         )
+        self._target = announced_by(vllm_config)
         self._session = secrets.token_hex(8)
         self._numbers = count()
         self._announced: set[str] = set()
@@ -111,10 +114,12 @@ class RetrainConnector(MooncakeHiddenStatesConnector):
         if not wants_states(request):
             self._request_keys.pop(req_id, None)
             return False, None
-        self._request_keys[req_id] = f"{sanitize_key(req_id)}-{self._session}-{next(self._numbers):x}"
+        unique = f"{self._target.key_part}-{self._session}-{next(self._numbers):x}"
+        self._request_keys[req_id] = f"{sanitize_key(req_id)}-{unique}"
         delay_free, manifest = super().request_finished(request, block_ids)
         if manifest is not None:
             enlarge_by_seal(manifest)
+            self._target.announce(manifest)
         return delay_free, manifest
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:

@@ -1,8 +1,9 @@
 """Names: of requests, and so of the objects that the connector stores for them.
 
-vLLM makes `cmpl-<X-Request-Id>-<index>-<random>` of a request id, our connector adds its session and a
-number, so that no key repeats. A request id is `<prefix of the run>-<prompt number>-<session>x<attempt>`:
-one expression finds a run's objects and never those of another run, whose name may begin with this one's.
+vLLM makes `cmpl-<X-Request-Id>-<index>-<random>` of a request id, our connector adds a digest of the target's
+revision and layers, its session and a number, so that no key repeats. A request id is
+`<prefix of the run>-<prompt number>-<session>x<attempt>`: one expression finds a run's objects and never
+those of another run, whose name may begin with this one's.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import re
 from collections.abc import Iterable
 
 _BEGIN = "^(chat)?cmpl-"
-# Index and random part that vLLM appends, session and number of our connector, and its error marker.
-_END = "(-[0-9]+)?(-[0-9a-f]+){0,3}(:error)?$"
+# Index and random part that vLLM appends; target, session and number of our connector; its error marker.
+_END = "(-[0-9]+)?(-[0-9a-f]+){0,4}(:error)?$"
 _OF_ONE_RUN = "(ready|canary(-[0-9]+)?|[0-9]+-[0-9a-f]{8}x[0-9]+)"
 
 

@@ -7,56 +7,32 @@ Mooncake evicts unpinned objects that nobody has read yet and still answers 0 to
 from __future__ import annotations
 
 import ctypes
-import random
-import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import xxhash
 
-from tasks.errors import StoreError
-from tasks.stream.checksum import SEAL_BYTES, seal_of
-from tasks.stream.codes import STORE_FULL, cause_of
+from profiles.streaming import MARKER_S
+from tasks.stream.checksum import SEAL_BYTES, holds_payload, seal_of
+from tasks.stream.codes import STORE_FULL, TRANSFER_FAILED
+from tasks.stream.patience import Patience, PutRefused
 from tasks.stream.put_counters import PutCounters
 from tasks.stream.reserve import Reserve, largest_object
 
-FIRST_WAIT_S = 0.01
-LONGEST_WAIT_S = 0.5
-MARKER_TIMEOUT_S = 5.0
-"""Longest wait for the space of an error marker; its reader does not depend on it."""
+__all__ = ["PinnedStore", "PutRefused"]
 
 Part = tuple[int, int]
 """Address and size of bytes of a payload."""
-Reason = Literal["store_full", "too_large", "key_exists", "closing", "store_code"]
-
-
-class PutRefused(StoreError):
-    """A put that stored nothing.
-
-    Args:
-        reason: A short word for the cause, which an error marker carries to the reader.
-        waits: How often the put had waited for space.
-    """
-
-    reason: Reason = "store_code"
-    waits: int = 0
-
-    @classmethod
-    def because(cls, reason: Reason, what: str, *, where: str, hint: str = "", waits: int = 0) -> PutRefused:
-        error = cls(what, where=where, hint=hint)
-        error.reason, error.waits = reason, waits
-        return error
 
 
 class PinnedStore:
-    """A `MooncakeDistributedStore` whose puts are hard-pinned and wait for space.
+    """A `MooncakeDistributedStore` whose puts are hard-pinned and wait for what goes away by itself.
 
     Everything that is not a put goes to the store as it is, so upstream's writer can use it.
 
     Args:
         store: A store that is set up.
-        put_timeout_s: Longest wait of one put for space.
+        put_timeout_s: Longest wait of one put, for space or for a segment that takes it.
         segment_bytes: Size of the segment; an object that can never fit beside the reserve is refused.
         unique_keys: The caller makes each key once only, so a sample's key is not looked up before
             its put. That look-up is a call to the master, a fifth of the time of a put of 1 MiB.
@@ -70,12 +46,12 @@ class PinnedStore:
         self._segment_bytes = segment_bytes
         self._largest_bytes = largest_object(segment_bytes)
         self._unique_keys = unique_keys
-        self._closing = threading.Event()
         self._config = ReplicateConfig()
         self._config.with_hard_pin = True
         self._config.preferred_segment = store.get_hostname()
         self.counters = PutCounters()
         self.reserve = Reserve(store, self._config)
+        self._patience = Patience(self.counters, self._is_there, self.reserve.recheck)
         self.reserve.take()
 
     def __getattr__(self, name: str) -> Any:
@@ -103,7 +79,8 @@ class PinnedStore:
             0.
 
         Raises:
-            PutRefused: The key exists, the object cannot fit, no space was made in time, or another code.
+            PutRefused: The key holds something else, the object cannot fit, what it waited for did not come
+                in time, or another code.
         """
         end = address + size - SEAL_BYTES
 
@@ -133,16 +110,17 @@ class PinnedStore:
         """Digest the payload once, then put it, sealed anew for each try."""
         self.refuse_too_large(size)
         digest = _digest(parts)
-        if not self._unique_keys:
-            self._refuse_existing(key)
 
         def sealed_put(waits: int) -> int:
             self.reserve.take()
             self.reserve.let_pass()
             return put(seal_of(size - SEAL_BYTES, digest, waits))
 
+        def is_ours(stored: bytes) -> bool:
+            return len(stored) == size and holds_payload(memoryview(stored), digest)
+
         try:
-            self._until_space(key, sealed_put, self._put_timeout_s)
+            self._put_once(key, sealed_put, self._put_timeout_s, is_ours, look_first=not self._unique_keys)
         except PutRefused:
             self.counters.add("puts_refused")
             raise
@@ -157,7 +135,8 @@ class PinnedStore:
             0.
 
         Raises:
-            PutRefused: The key exists, no space was made in time, or another code.
+            PutRefused: The key holds something else, what it waited for did not come in time, or another
+                code.
         """
 
         def put(waits: int) -> int:
@@ -165,14 +144,13 @@ class PinnedStore:
 
         def put_or_spend(waits: int) -> int:
             code = put(waits)
-            if code != STORE_FULL or not self.reserve.held:
+            if code not in (STORE_FULL, TRANSFER_FAILED) or not self.reserve.held:
                 return code
             self.counters.add("reserves_spent")
             return self.reserve.spend(lambda: put(waits))
 
         try:
-            self._refuse_existing(key)
-            self._until_space(key, put_or_spend, MARKER_TIMEOUT_S)
+            self._put_once(key, put_or_spend, MARKER_S, lambda stored: stored == value)
         except PutRefused:
             self.counters.add("markers_lost")
             raise
@@ -180,44 +158,45 @@ class PinnedStore:
         return 0
 
     def end_waits(self) -> None:
-        """Let puts that wait for space give up, and later ones not begin to wait."""
-        self._closing.set()
+        """Let puts that wait give up, and later ones not begin to wait."""
+        self._patience.end()
 
     def close(self) -> None:
         """Give the reserve back and close the store. No put may be under way."""
-        self._closing.set()
+        self._patience.end()
         self.reserve.drop()
         self._store.close()
 
-    def _refuse_existing(self, key: str) -> None:
-        if self._store.is_exist(key) == 1:
+    def _is_there(self, key: str) -> bool:
+        return bool(self._store.is_exist(key) == 1)
+
+    def _put_once(
+        self,
+        key: str,
+        put: Callable[[int], int],
+        timeout_s: float,
+        is_ours: Callable[[bytes], bool],
+        look_first: bool = True,
+    ) -> None:
+        """Put under a key that must not hold anything else.
+
+        Mooncake answers 0 or -705 to a put of a key that exists, by version, and stores nothing.
+
+        Args:
+            is_ours: Whether what the key holds already is what is put.
+
+        Raises:
+            PutRefused: It holds something else, or `Patience.put` says why nothing was stored.
+        """
+        exists = look_first and self._is_there(key)
+        if not exists and self._patience.put(key, put, timeout_s):
+            return
+        if not is_ours(bytes(self._store.get(key))):
             raise PutRefused.because(
                 "key_exists",
-                f"'{key}' is already in the store; a put would answer 0 and store nothing",
+                f"'{key}' is already in the store and holds something else; nothing was put",
                 where="store",
                 hint="request ids must be unique: do not share one run id between two captures",
-            )
-
-    def _until_space(self, key: str, put: Callable[[int], int], timeout_s: float) -> None:
-        started = time.monotonic()
-        pause_s = FIRST_WAIT_S
-        waits = 0
-        while (code := put(waits)) == STORE_FULL:
-            waited_s = time.monotonic() - started
-            if waited_s >= timeout_s:
-                raise _no_space(key, waited_s, waits)
-            self.counters.add("put_waits")
-            waits += 1
-            paused_at = time.monotonic()
-            if self._closing.wait(pause_s * random.uniform(0.75, 1.25)):
-                raise PutRefused.because(
-                    "closing", f"the server ends while '{key}' waits for space", where="store", waits=waits
-                )
-            self.counters.add("put_wait_seconds", time.monotonic() - paused_at)
-            pause_s = min(2 * pause_s, LONGEST_WAIT_S)
-        if code != 0:
-            raise PutRefused.because(
-                "store_code", f"put of '{key}' answered {code}: {cause_of(code)}", where="store", waits=waits
             )
 
 
@@ -227,13 +206,3 @@ def _digest(parts: Sequence[Part]) -> int:
     for address, size in parts:
         digest.update(memoryview((ctypes.c_char * size).from_address(address)).cast("B"))
     return digest.intdigest()
-
-
-def _no_space(key: str, waited_s: float, waits: int) -> PutRefused:
-    return PutRefused.because(
-        "store_full",
-        f"no space for '{key}' within {waited_s:.0f} s ({waits} waits)",
-        where="store.segment_bytes",
-        hint="lower stream.in_flight_bytes or raise store.segment_bytes; is the reader alive?",
-        waits=waits,
-    )

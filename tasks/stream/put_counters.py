@@ -11,6 +11,8 @@ Counted = Literal[
     "put_bytes",
     "put_waits",
     "put_wait_seconds",
+    "transfer_waits",
+    "transfer_wait_seconds",
     "puts_refused",
     "markers",
     "markers_lost",
@@ -21,9 +23,11 @@ MEANINGS: dict[Counted, str] = {
     "put_bytes": "bytes of samples put into the hidden-state store",
     "put_waits": "times a put found the hidden-state store full and waited",
     "put_wait_seconds": "seconds that puts waited for space in the hidden-state store",
+    "transfer_waits": "times a put found its segment dead or not mounted, or the master away, and waited",
+    "transfer_wait_seconds": "seconds that puts waited for a segment that takes them",
     "puts_refused": "samples that were not stored",
     "markers": "error markers put in place of samples",
-    "markers_lost": "error markers that found no space either",
+    "markers_lost": "error markers that were not stored either",
     "reserves_spent": "times the reserved space was given up for an error marker",
 }
 

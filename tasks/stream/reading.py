@@ -13,6 +13,7 @@ from tasks.errors import StoreError
 from tasks.stream.log import IndexEntry
 from tasks.stream.models import Split
 from tasks.stream.reasons import (
+    ASKED_ONCE,
     LEASE_EXPIRED_REASON,
     OBJECT_GONE,
     READ_TIMEOUT,
@@ -200,7 +201,8 @@ class SampleReader:
             return False, SampleRejected(_reason(error), str(error))
         if not isinstance(marker, dict):
             return False, SampleRejected(WRITER_ERROR, "the writer's error marker cannot be read")
-        return False, SampleRejected(reason_of_marker(marker), str(marker.get("error", "unknown")))
+        reason = reason_of_marker(marker)
+        return False, SampleRejected(reason, str(marker.get("error", "unknown")), final=reason in ASKED_ONCE)
 
     def _verified(self, request: Request, answer: Answer) -> tuple[torch.Tensor, torch.Tensor, int]:
         """States, token ids and waits of a sample; views of this thread's buffer."""

@@ -15,6 +15,8 @@ OVERLOADED = "overloaded"
 SERVER_ERROR = "server_error"
 REQUEST_REFUSED = "request_refused"
 STORE_FULL_REASON = "store_full"
+TRANSFER_FAILED_REASON = "transfer_failed"
+TOO_LARGE = "too_large"
 WRITER_ERROR = "writer_error"
 READ_TIMEOUT = "read_timeout"
 OBJECT_GONE = "object_gone"
@@ -41,6 +43,8 @@ REASONS: Mapping[str, str] = {
     "prompt_changed": "the response belongs to another prompt",
     "aborted": "the target ended the request itself",
     STORE_FULL_REASON: "the writer found no space in the store in time (-200)",
+    TRANSFER_FAILED_REASON: "the writer found no segment that takes the sample in time (-800)",
+    TOO_LARGE: "the sample has more bytes than a segment can hold; it is not asked again",
     WRITER_ERROR: "the writer reported another error",
     READ_TIMEOUT: "the states were not read within the deadline",
     OBJECT_GONE: "the object vanished before it was read (-704)",
@@ -58,6 +62,10 @@ REASONS: Mapping[str, str] = {
 }
 """Every reason that `CaptureCounters.rejected` may hold, with its meaning."""
 
+_TOLD_BY_WRITER = frozenset({STORE_FULL_REASON, TRANSFER_FAILED_REASON, STORE_DOWN, TOO_LARGE, NOT_FINITE})
+ASKED_ONCE = frozenset({TOO_LARGE})
+"""Reasons of a writer that another attempt at the same prompt would meet again."""
+
 
 def reason_of_marker(marker: Mapping[str, Any]) -> str:
     """Why the writer stored an error marker instead of the sample.
@@ -68,7 +76,7 @@ def reason_of_marker(marker: Mapping[str, Any]) -> str:
     if told is None:
         text = str(marker.get("error", ""))
         return STORE_FULL_REASON if f"{STORE_FULL}" in text or "no space" in text else WRITER_ERROR
-    return str(told) if told in (STORE_FULL_REASON, NOT_FINITE) else WRITER_ERROR
+    return str(told) if told in _TOLD_BY_WRITER else WRITER_ERROR
 
 
 class StoreDown(StoreError):

@@ -13,6 +13,7 @@ from typing import Any
 from tasks.errors import UsageError
 from tasks.prompts.prompt import Prompt, prompt_of_record
 from tasks.prompts.render import Dropped, Rendered, prompt_text, refuse_too_many, render
+from tasks.stream.reasons import TOO_LARGE
 from tasks.stream.recorded import KEPT, opens_reasoning, refuse_stripped, tokens_of, verdict_on
 from tasks.stream.sample import GivenAnswer, Request, Shape
 from tasks.stream.settings import CaptureFiles, CaptureSettings
@@ -20,7 +21,6 @@ from tasks.stream.settings import CaptureFiles, CaptureSettings
 _AT_ONCE = 256
 _SEED_STEP = 1_000_003
 UNUSABLE = "unusable"
-TOO_LARGE = "too_large"
 RECORDED = "recorded"
 
 

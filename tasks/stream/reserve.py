@@ -61,6 +61,15 @@ class Reserve:
         finally:
             self._lock.release()
 
+    def recheck(self) -> None:
+        """Notice that the object is gone: a master that starts anew has forgotten it. Never waits."""
+        if not self._held or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._held = self._held and self._store.is_exist(self.key) != 0
+        finally:
+            self._lock.release()
+
     def let_pass(self) -> None:
         """Wait while a marker is being put into the space that was freed for it."""
         if self._lock.locked():

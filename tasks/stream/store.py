@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from tasks.errors import StoreError
-from tasks.stream.codes import LEASE_EXPIRED, OBJECT_MISSING, STORE_FULL, cause_of
+from tasks.stream.codes import LEASE_EXPIRED, MASTER_AWAY, OBJECT_MISSING, STORE_FULL, cause_of
 from tasks.stream.reasons import StoreDown
 
 ERROR_SUFFIX = ":error"
@@ -20,7 +20,6 @@ ERROR_SUFFIX = ":error"
 _CONNECT_TIMEOUT_S = 5.0
 _LEASE_TRIES = 3
 _GRANULE_BYTES = 1 << 20
-_MASTER_UNREACHABLE = -900
 
 
 class ObjectMissing(StoreError):
@@ -43,11 +42,11 @@ def check(operation: str, key: str, code: int) -> int:
     """
     if code >= 0:
         return code
-    kinds = {OBJECT_MISSING: ObjectMissing, LEASE_EXPIRED: LeaseExpired, _MASTER_UNREACHABLE: StoreDown}
+    kinds = {OBJECT_MISSING: ObjectMissing, LEASE_EXPIRED: LeaseExpired, MASTER_AWAY: StoreDown}
     kind = kinds.get(code, StoreError)
     hint = {
         STORE_FULL: "lower stream.in_flight_bytes or raise store.segment_bytes",
-        _MASTER_UNREACHABLE: "see the log of the store's master; is it alive, and store.host right?",
+        MASTER_AWAY: "see the log of the store's master; is it alive, and store.host right?",
     }.get(code, "see the log of the store's master")
     raise kind(f"{operation} of '{key}' answered {code}: {cause_of(code)}", where="store", hint=hint)
 
@@ -153,7 +152,8 @@ class StoreClient:
     def get(self, key: str, expected_bytes: int | None = None) -> memoryview:
         """Read an object; the view is this thread's buffer and valid until the thread's next read.
 
-        A lease that expires during the read is looked up again; no partial read is ever returned.
+        Where the size is known, nothing but the read itself is asked of the master. A lease that expires
+        during the read is looked up again; no partial read is ever returned.
 
         Raises:
             ObjectMissing: It is gone.
@@ -162,20 +162,29 @@ class StoreClient:
             StoreError: Another code.
         """
         for attempt in range(_LEASE_TRIES):
-            size = self.size(key)
-            if expected_bytes is not None and size != expected_bytes:
-                raise WrongSize(
-                    f"'{key}' has {size} bytes, its manifest says {expected_bytes}", where="store"
-                )
+            size = self.size(key) if expected_bytes is None else expected_bytes
             buffer = self._buffer(size)
             code = self.raw.get_into(key, ctypes.addressof(buffer), size)
+            if code == size:
+                return memoryview(buffer).cast("B")[:size]
             if code == LEASE_EXPIRED and attempt + 1 < _LEASE_TRIES:
                 self.lease_retries += 1
                 continue
-            if check("get", key, code) != size:
-                raise StoreError(f"get of '{key}' returned {code} of {size} bytes", where="store")
-            return memoryview(buffer).cast("B")[:size]
+            if code not in (OBJECT_MISSING, LEASE_EXPIRED, MASTER_AWAY):
+                self._refuse_wrong_size(key, expected_bytes)
+            check("get", key, code)
+            raise StoreError(f"get of '{key}' returned {code} of {size} bytes", where="store")
         raise AssertionError("unreachable")
+
+    def _refuse_wrong_size(self, key: str, expected_bytes: int | None) -> None:
+        """Tell a wrong size from another fault of a read; only now is the size asked for.
+
+        Raises:
+            WrongSize: With both sizes.
+        """
+        size = self.size(key)
+        if expected_bytes is not None and size != expected_bytes:
+            raise WrongSize(f"'{key}' has {size} bytes, its manifest says {expected_bytes}", where="store")
 
     def remove(self, key: str) -> bool:
         """Remove an object even while it is leased; False if it was not there."""

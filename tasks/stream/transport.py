@@ -35,6 +35,8 @@ class Transport:
             variables["MC_GID_INDEX"] = str(self.gid_index)
         if self.interface:
             variables["MC_TCP_BIND_ADDRESS"] = self.address()
+        if ":" in self.address():
+            variables["MC_USE_IPV6"] = "1"  # else it takes part of a peer's address for the port
         return variables
 
     def address(self) -> str:

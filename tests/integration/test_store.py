@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from running_store import MIB, OBJECT_BYTES, SEGMENT_BYTES, Writer, free_ports, running_master
 
 from tasks.errors import StoreError
 from tasks.stream.checksum import SEAL_BYTES, SealBroken, check_seal
-from tasks.stream.store import ObjectMissing, StoreClient
+from tasks.stream.codes import OBJECT_EXISTS
+from tasks.stream.pinned import PinnedStore, PutRefused
+from tasks.stream.store import ObjectMissing, StoreClient, WrongSize
 
 pytestmark = pytest.mark.integration
 
@@ -61,11 +64,41 @@ def test_unread_objects_are_never_evicted(writer: Writer, reader: StoreClient) -
     assert all(reader.exists(key) for key in keys)
 
 
-def test_existing_key_is_an_error_not_a_silent_success(writer: Writer, reader: StoreClient) -> None:
-    store = writer.pinned(1.0)
-    store.put_from("t-once", writer.address, MIB)
-    with pytest.raises(StoreError, match="already in the store"):
-        store.put_from("t-once", writer.address, MIB)
+class Answering:
+    """A client whose puts of existing keys answer `code`, as other versions of Mooncake do."""
+
+    def __init__(self, raw: Any, code: int):
+        self._raw, self._code = raw, code
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def put_from(self, key: str, *arguments: Any) -> int:
+        exists = self._raw.is_exist(key) == 1
+        return self._code if exists else int(self._raw.put_from(key, *arguments))
+
+
+@pytest.mark.parametrize("unique_keys", [False, True])
+def test_existing_key_is_an_error_unless_it_holds_the_same(
+    writer: Writer, reader: StoreClient, unique_keys: bool
+) -> None:
+    """Mooncake answers 0 (this version) or -705; a writer that does not look first relies on -705."""
+    key = f"t-once-{unique_keys}"
+    raw = Answering(writer.client.raw, OBJECT_EXISTS if unique_keys else 0)
+    store = PinnedStore(raw, put_timeout_s=1.0, segment_bytes=SEGMENT_BYTES, unique_keys=unique_keys)
+    writer.fill(1)
+    store.put_from(key, writer.address, MIB)
+    before = bytes(reader.get(key))
+    store.put_from(key, writer.address, MIB)
+    writer.fill(2)
+    for size in (MIB, 2 * MIB):
+        with pytest.raises(PutRefused, match="holds something else") as caught:
+            store.put_from(key, writer.address, size)
+        assert caught.value.reason == "key_exists"
+    assert bytes(reader.get(key)) == before
+    assert store.put(f"{key}:error", b"x") == store.put(f"{key}:error", b"x") == 0
+    with pytest.raises(PutRefused, match="holds something else"):
+        store.put(f"{key}:error", b"y")
 
 
 def test_object_larger_than_the_segment_is_refused_at_once(writer: Writer) -> None:
@@ -92,6 +125,36 @@ def test_remove_works_under_a_lease_and_tells_what_was_there(writer: Writer, rea
     assert writer.client.raw.remove("t-leased") < 0, "a read object is leased"
     assert reader.remove("t-leased") and not reader.exists("t-leased")
     assert not reader.remove("t-leased")
+
+
+class Counting:
+    """A client that counts how often an object's size is asked for."""
+
+    def __init__(self, raw: Any):
+        self.asked = 0
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def get_size(self, key: str) -> int:
+        self.asked += 1
+        return int(self._raw.get_size(key))
+
+
+def test_a_size_that_is_known_is_not_asked_for(
+    writer: Writer, reader: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.pinned(1.0).put_from("t-known", writer.address, MIB)
+    raw = Counting(reader.raw)
+    monkeypatch.setattr(reader, "raw", raw)
+    assert check_seal(reader.get("t-known", MIB)) == 0 and raw.asked == 0
+    assert check_seal(reader.get("t-known")) == 0 and raw.asked == 1
+    for other in (MIB - 1, MIB + 1, MIB // 2, 3 * MIB, SEAL_BYTES):
+        with pytest.raises(WrongSize, match=f"has {MIB} bytes, its manifest says {other}"):
+            reader.get("t-known", other)
+    with pytest.raises(ObjectMissing):
+        reader.get("t-unknown", MIB)
 
 
 def test_missing_object_and_wrong_size_are_told_apart(writer: Writer, reader: StoreClient) -> None:

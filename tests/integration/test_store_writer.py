@@ -270,6 +270,18 @@ def test_reserve_is_taken_again_when_there_is_space(writer: Writer, reader: Stor
     assert store.take_counters()["reserves_spent"] == 2
 
 
+def test_reserve_that_a_restarted_master_forgot_is_taken_again(writer: Writer, reader: StoreClient) -> None:
+    store = sealed_on(writer)
+    reserve = store._store.reserve
+    reserve.recheck()
+    assert reserve.held
+    reader.remove(reserve.key)
+    reserve.recheck()
+    assert not reserve.held
+    store.put_sample(*sample("u-after", 100))
+    assert reserve.held and reader.exists(reserve.key)
+
+
 def test_reserve_stands_outside_every_runs_sweep_and_goes_with_its_writer(
     master: str, reader: StoreClient
 ) -> None:

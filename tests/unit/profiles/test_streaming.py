@@ -34,3 +34,11 @@ def test_served_needs_to_know_who_answers() -> None:
         Stream(answers="served")
     with pytest.raises(ValueError, match=r"belong to stream\.answers served"):
         Stream(answers="recorded", answer_url="http://127.0.0.1:1")
+
+
+def test_a_reader_that_leaves_the_writer_no_time_is_refused() -> None:
+    with pytest.raises(ProfileProblem, match=r"stream.read_timeout_s is 6: .* raise it to 6.1 or more"):
+        load_profile("laptop", {"stream": {"read_timeout_s": 6}})
+    attached = {"kind": "attach", "url": "http://127.0.0.1:1"}
+    theirs = {"serve": attached, "store": {"master": "127.0.0.1:2"}, "stream": {"read_timeout_s": 6}}
+    assert load_profile("laptop", theirs).profile.stream.read_timeout_s == 6, "its writer is not ours"

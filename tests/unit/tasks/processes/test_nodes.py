@@ -28,8 +28,12 @@ def test_this_machine_plays_every_role_at_the_stores_address() -> None:
 
 
 def test_one_node_of_several_gives_its_own_address() -> None:
-    (node,) = LocalLauncher("train").nodes(profile("127.0.0.5", colocated=False))
-    assert (node.role, node.address) == ("train", "127.0.0.1"), "the head's address is not the trainer's"
+    head = "192.0.2.1"
+    (node,) = LocalLauncher("train").nodes(profile(head, colocated=False))
+    assert (node.role, node.address) == ("train", address_towards(head))
+    assert address_towards("127.0.0.5") == "127.0.0.1" and node.address != head, (
+        "the head's is not the trainer's"
+    )
 
 
 def test_the_address_that_the_store_is_told_wins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,13 @@ def test_target_command_line() -> None:
     }
 
 
+@pytest.mark.parametrize("read_timeout_s", [6.2, 20.0, 60.0, 600.0])
+def test_the_writer_gives_up_before_the_reader_does(read_timeout_s: float) -> None:
+    p = Profile.model_validate({**profile().model_dump(), "stream": {"read_timeout_s": read_timeout_s}})
+    waits_s = transfer_config(p, "127.0.0.1:9")["kv_connector_extra_config"]["put_timeout_s"]
+    assert 1.0 <= waits_s < read_timeout_s - 5
+
+
 def test_arms_differ_in_the_draft_only() -> None:
     plain = arm_argv(profile(), Path("/m"), None, 1)
     drafted = arm_argv(profile(), Path("/m"), Path("/d"), 1)

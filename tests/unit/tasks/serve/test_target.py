@@ -29,8 +29,11 @@ def run_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(target_module, "resolve_target", lambda profile: tmp_path)
     monkeypatch.setattr(target_module, "check_target", lambda profile, folder: config)
 
-    def make(**serve: Any) -> tuple[TargetServer, RunFolder]:
-        values = {"name": "t", "target": {"model": str(tmp_path), "aux_layer_ids": [2]}, "serve": serve}
+    def make(
+        store: dict[str, Any] | None = None, max_model_len: int = 2048, **serve: Any
+    ) -> tuple[TargetServer, RunFolder]:
+        target = {"model": str(tmp_path), "aux_layer_ids": [2], "max_model_len": max_model_len}
+        values = {"name": "t", "target": target, "serve": serve, "store": store or {}}
         profile = Profile.model_validate(values)
         run = create_run(tmp_path / "runs", "run-1", profile)
         return TargetServer(profile, run, LocalLauncher(), SilentProgress()), run
@@ -51,6 +54,21 @@ def test_argument_that_the_pipeline_sets(run_of: Any) -> None:
     server, run = run_of(extra_args=["--port", "1"])
     with pytest.raises(UsageError, match="--port"):
         server.open()
+    assert not list(run.services.iterdir()) and not list(run.logs.iterdir())
+
+
+def test_sample_that_no_segment_can_hold(run_of: Any) -> None:
+    server, run = run_of(store={"segment_bytes": 16 * 2**20}, max_model_len=400_000)
+    with pytest.raises(UsageError, match="cannot lie in the store: 399,999 tokens"):
+        server.open()
+    assert not list(run.services.iterdir()) and not list(run.logs.iterdir())
+
+
+def test_store_host_of_another_machine(run_of: Any) -> None:
+    server, run = run_of(store={"host": "192.0.2.1"})
+    with pytest.raises(UsageError, match=r"cannot bind '192\.0\.2\.1' on this machine") as info:
+        server.open()
+    assert info.value.where == "store.host"
     assert not list(run.services.iterdir()) and not list(run.logs.iterdir())
 
 

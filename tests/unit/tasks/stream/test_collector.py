@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,9 @@ from tasks.stream.backoff import BackOff
 from tasks.stream.budget import ByteBudget
 from tasks.stream.collector import MOST_LOST_IN_A_ROW, Collector
 from tasks.stream.outage import Outage, was_outage
+from tasks.stream.reading import Log, SampleReader
 from tasks.stream.sample import Answer, GivenAnswer, Request, SampleRejected, Shape
+from tasks.stream.sweeping import Sweeper
 from tasks.stream.tally import Tally
 
 ANSWER = Answer((1, 2, 3), "stop", {"handle": "k"})
@@ -135,6 +137,37 @@ def test_a_refused_prompt_is_not_asked_again_and_named(tmp_path: Path) -> None:
     assert [row["prompt_id"] for row in run.lost()] == ["p-0"]
     assert run.target.asked.count((0, 1)) == 1 and (0, 2) not in run.target.asked
     assert run.tally.regenerated == 0
+
+
+def test_a_sample_that_never_fits_is_lost_at_once_with_its_reason(tmp_path: Path) -> None:
+    target = Target(lambda n, attempt: None)
+
+    async def take(request: Request, answer: Answer, deadline: float) -> tuple[Any, int]:
+        if request.n:
+            return "entry", 0
+        store: Any = Marked({"error": "one sample has 99 bytes", "reason": "too_large", "waits": 0})
+        reader = SampleReader(store, cast(Sweeper, None), cast(Log, None), Shape(1, 2, "float32"), 60.0)
+        await reader.wait(answer, deadline)
+        raise AssertionError("the marker ends the wait")
+
+    target.take = take  # type: ignore[method-assign]
+    run = Run(tmp_path, target, requests(3))
+    assert run.lost() == [{"n": 0, "prompt_id": "p-0", "reasons": ["too_large: one sample has 99 bytes"]}]
+    assert run.tally.rejected == {"too_large": 1} and run.tally.regenerated == 0
+    assert (0, 2) not in target.asked and "0-1" in target.forgotten
+
+
+class Marked:
+    """A store that holds an error marker in place of each sample."""
+
+    def __init__(self, marker: dict[str, Any]):
+        self._marker = json.dumps(marker).encode()
+
+    def exists(self, key: str) -> bool:
+        return key.endswith(":error")
+
+    def get(self, key: str) -> memoryview:
+        return memoryview(self._marker)
 
 
 def test_down_times_do_not_cost_attempts(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,16 +19,27 @@ from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.request import RequestStatus
 
+from tasks.errors import ServiceError, UsageError
 from tasks.stream import connector as ours
+from tasks.stream.announced import require_same_revision
+from tasks.stream.canary import Canary
 from tasks.stream.checksum import SEAL_BYTES
 from tasks.stream.connector import HostStreams, RetrainConnector
+from tasks.stream.probe import Probed
+from tasks.stream.sample import Answer
 from tasks.stream.versions import require_same_versions
 
-LAYERS, HIDDEN, BLOCK = 3, 8, 4
+LAYER_IDS, HIDDEN, BLOCK = (2, 5, 30), 8, 4
+"""Two auxiliary layers and, as vLLM counts, the output of the last of 30."""
+LAYERS, COMMIT = len(LAYER_IDS), "c" * 40
 
 
-def connector(role: KVConnectorRole = KVConnectorRole.SCHEDULER) -> RetrainConnector:
-    hf = SimpleNamespace(eagle_aux_hidden_state_layer_ids=list(range(LAYERS)))
+def connector(
+    role: KVConnectorRole = KVConnectorRole.SCHEDULER,
+    layers: tuple[int, ...] = LAYER_IDS,
+    commit: str = COMMIT,
+) -> RetrainConnector:
+    hf = SimpleNamespace(eagle_aux_hidden_state_layer_ids=list(layers))
     config: Any = SimpleNamespace(
         kv_transfer_config=KVTransferConfig(
             kv_connector="RetrainConnector",
@@ -37,7 +50,13 @@ def connector(role: KVConnectorRole = KVConnectorRole.SCHEDULER) -> RetrainConne
         speculative_config=SimpleNamespace(
             method="extract_hidden_states", draft_model_config=SimpleNamespace(hf_config=hf)
         ),
-        model_config=SimpleNamespace(get_hidden_size=lambda: HIDDEN, dtype=torch.float32),
+        model_config=SimpleNamespace(
+            get_hidden_size=lambda: HIDDEN,
+            dtype=torch.float32,
+            model="org/m",
+            revision="main",
+            hf_config=SimpleNamespace(_commit_hash=commit),
+        ),
         cache_config=SimpleNamespace(block_size=BLOCK),
     )
     return RetrainConnector(config, role, None)  # type: ignore[arg-type]
@@ -95,6 +114,45 @@ def test_finished_request_gets_a_sealed_manifest_that_tells_versions() -> None:
     assert manifest["metadata"]["total_aligned_bytes"] == plain["offset"] + 64 + SEAL_BYTES
     require_same_versions(manifest, "server")
     assert [save.transfer_manifest for save in step(scheduler).pending_saves] == [manifest]
+
+
+def test_manifest_tells_the_layers_and_the_revision_that_vllm_extracts() -> None:
+    manifest = connector().request_finished(request("r"), [0])[1]
+    assert manifest is not None
+    read = json.loads(json.dumps(manifest))
+    assert read["metadata"]["layer_ids"] == list(LAYER_IDS) and read["metadata"]["revision"] == COMMIT
+    probed = Probed(Answer((1, 2), "stop", read), 3, torch.zeros(0))
+    assert canary(LAYER_IDS)._same_layers(probed)
+    with pytest.raises(ServiceError, match=r"captures layers \[2, 5, 30\], the profile needs \[2, 6, 30\]"):
+        canary((2, 6, 30))._same_layers(probed)
+    require_same_revision(read, "server", COMMIT)
+    with pytest.raises(UsageError, match="revision"):
+        require_same_revision(read, "server", "d" * 40)
+
+
+def canary(layer_ids: tuple[int, ...]) -> Canary:
+    """The reader's check of a manifest; it asks for nothing here."""
+    prober: Any = None
+    return Canary(
+        prober=prober,
+        prompts=(),
+        max_new_tokens=1,
+        head=None,
+        why_not="",
+        layer_ids=layer_ids,
+        every=1,
+        path=Path("canary.json"),
+    )
+
+
+def test_keys_of_another_revision_or_other_layers_differ() -> None:
+    """A store that still holds an earlier run's samples under the same request ids (a changed target)."""
+    servers = [connector(), connector(commit="d" * 40), connector(layers=(2, 6, 30))]
+    manifests = [
+        server.request_finished(request("cmpl-run-1-7-0a1b2c3dx1-0-abc"), [0])[1] for server in servers
+    ]
+    parts = [str(manifest["handle"]).split("-")[-3] for manifest in manifests if manifest is not None]
+    assert len(set(parts)) == 3 and all(len(part) == 8 for part in parts)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tasks.stream.keys import key_pattern, request_id, request_pattern, request_
 def keys_of(run_id: str) -> list[str]:
     """Keys as vLLM and the connector make them of a run's request ids."""
     ids = [request_id(run_id, number, "0a1b2c3d", attempt) for number in (0, 17) for attempt in (1, 12)]
-    keys = [f"cmpl-{one}-0-1f2e3d4c" for one in ids]
+    keys = [f"cmpl-{one}-0-1f2e3d4c{end}" for one in ids for end in ("", "-5e6f7a8b-0011223344556677-1a")]
     return [*keys, f"{keys[0]}:error", f"cmpl-{re.sub('[^a-zA-Z0-9_-]', '_', run_id)}-ready-0-1f2e3d4c"]
 
 

@@ -56,3 +56,8 @@ def test_tcp_needs_no_device(tmp_path: Path) -> None:
 def test_gid_index_without_rdma_is_refused() -> None:
     with pytest.raises(ValueError, match=r"store\.gid_index"):
         Store(protocol="tcp", gid_index=3)
+
+
+@pytest.mark.parametrize(("host", "needs"), [("2001:db8::5", True), ("192.0.2.1", False), ("data-1", False)])
+def test_ipv6_is_switched_on_where_the_own_address_is_one(host: str, needs: bool) -> None:
+    assert ("MC_USE_IPV6" in Transport("tcp", "", None, "", host).environment()) == needs

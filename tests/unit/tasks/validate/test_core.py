@@ -97,7 +97,8 @@ def test_nodes_that_are_slow_or_gone_are_reported_and_delay_nobody(
         return collectors.node_probe(node, 1.0 if node.name == "slow" else deadline_s)
 
     monkeypatch.setattr(core, "collect_plan", partial(collectors.collect_plan, probe_of=probe_of))
-    report = run_validate(tmp_path, ThreeNodes(tmp_path), hardware={"roles": {"colocated": False}})
+    several = {"hardware": {"roles": {"colocated": False}}, "store": {"host": "192.0.2.1"}}
+    report = run_validate(tmp_path, ThreeNodes(tmp_path), **several)
     found = {check.subject: check for check in report.checks if check.id == "node.reachable"}
     here = next(name for name in found if name not in ("slow", "gone"))
     assert [found[name].status for name in (here, "slow", "gone")] == ["pass", "fail", "fail"]

@@ -1,0 +1,88 @@
+"""What a manifest says of the target whose states it describes: captured layers and revision.
+
+The writer takes them from the configuration that vLLM itself extracts by, so they are told also by a server
+that others started. The reader compares them with what the run asks for: the canary the layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.errors import UsageError
+
+_SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/?$")
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
+_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The target as its server knows it.
+
+    Args:
+        model: Name or folder that the server was started with.
+        revision: Commit of the model's repository; None where the server cannot know it (a plain folder).
+        layer_ids: Captured layers in vLLM's numbering. The number of hidden layers stands for the output of
+            the last one, before the final norm.
+    """
+
+    model: str
+    revision: str | None
+    layer_ids: tuple[int, ...]
+
+    @property
+    def key_part(self) -> str:
+        """Eight hexadecimal digits that differ between revisions and between sets of layers."""
+        told = json.dumps([self.model, self.revision, self.layer_ids])
+        return hashlib.sha256(told.encode()).hexdigest()[:_DIGITS]
+
+    def announce(self, manifest: dict[str, Any]) -> None:
+        """Write layers and revision into a transfer manifest."""
+        manifest["metadata"]["layer_ids"] = list(self.layer_ids)
+        manifest["metadata"]["revision"] = self.revision
+
+
+def announced_by(vllm_config: Any) -> Announced:
+    """Read model, revision and layers from a `VllmConfig`.
+
+    A model of the Hugging Face hub carries its commit in its configuration, however it was named.
+    """
+    model = vllm_config.model_config
+    snapshot = _SNAPSHOT.search(str(model.model))
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    draft = vllm_config.speculative_config.draft_model_config.hf_config
+    return Announced(
+        model=str(model.model),
+        revision=commit or (snapshot[1] if snapshot else None) or model.revision,
+        layer_ids=tuple(int(layer) for layer in draft.eagle_aux_hidden_state_layer_ids),
+    )
+
+
+def require_same_revision(manifest: Mapping[str, Any], server: str, revision: str | None) -> None:
+    """Compare the revision that a manifest tells with the one that the run asks for.
+
+    Only where both sides know a commit: a branch or tag names another commit tomorrow, and a plain folder has
+    none.
+
+    Args:
+        server: URL of the server that answered.
+        revision: `target.revision` of the profile.
+
+    Raises:
+        UsageError: They differ; both are named.
+    """
+    metadata = manifest.get("metadata")
+    served = str(metadata.get("revision") or "") if isinstance(metadata, Mapping) else ""
+    if not (revision and _COMMIT.fullmatch(revision) and _COMMIT.fullmatch(served)):
+        return
+    if not (served.startswith(revision) or revision.startswith(served)):
+        raise UsageError(
+            f"the server serves revision {served}, target.revision is {revision}",
+            where=f"target.revision; {server}",
+            hint="start the server with that revision, or set target.revision to the server's",
+        )
