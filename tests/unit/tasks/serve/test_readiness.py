@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,23 @@ def test_chatty_start_fails_at_the_total_limit(serve: Serve) -> None:
 def test_engine_that_hangs_behind_green_endpoints(serve: Serve) -> None:
     error = fails(*serve("--fault", "no-generation"), Limits(ready_s=30.0, idle_s=30.0, generation_s=0.5))
     assert "engine not progressing" in error.what and error.log_tail
+
+
+def test_ready_means_the_working_batch_too(serve: Serve) -> None:
+    handle, wanted = serve()
+    wait_ready(handle, replace(wanted, batch=6), QUICK, SilentProgress())
+    assert counter_sum(wanted.server.metrics(), "vllm:generation_tokens_total") == 4 + 6 * 4
+    log = handle.log.read_text()
+    assert log.count("POST /v1/completions") == 7
+
+
+def test_engine_that_hangs_at_the_working_batch_only(serve: Serve) -> None:
+    handle, wanted = serve("--fault", "stops-after", "--count", "1")
+    limits = Limits(ready_s=30.0, idle_s=30.0, generation_s=1.0)
+    error = fails(handle, replace(wanted, batch=5), limits)
+    assert "answers one request, but of 5 at once" in error.what and "5 failed within 1 s" in error.what
+    assert "engine not progressing" in error.what and error.log_tail
+    assert "serve.max_num_seqs" in error.hint and "serve.progress_timeout_s" in error.hint
 
 
 def test_wrong_model(serve: Serve) -> None:
