@@ -46,7 +46,7 @@ class Wanted:
     request_id: str
     extraction: bool
     batch: int = 1
-    """Requests that the run will have open at once."""
+    """Requests that the engine will run at once: what the run has open, and no more than it takes."""
 
 
 def wait_ready(handle: Handle, wanted: Wanted, limits: Limits, progress: Progress) -> float:
@@ -172,14 +172,17 @@ def _working_batch(handle: Handle, wanted: Wanted, timeout_s: float) -> None:
             return error
         return None
 
-    with ThreadPoolExecutor(wanted.batch, thread_name_prefix="ready") as threads:
+    threads = ThreadPoolExecutor(wanted.batch, thread_name_prefix="ready")
+    try:
         errors = [error for error in threads.map(generate, range(wanted.batch)) if error is not None]
+    finally:
+        threads.shutdown(wait=False)  # on Ctrl-C nobody waits for a hung engine: the caller ends it
     if not errors:
         return
     _require_alive(handle)
     raise ServiceError(
-        f"{handle.spec.name} answers one request, but of {wanted.batch} at once, as many as the run has "
-        f"open, {len(errors)} failed within {timeout_s:.0f} s: {errors[0].what}",
+        f"{handle.spec.name} answers one request, but of {wanted.batch} at once, its batch in this run, "
+        f"{len(errors)} failed within {timeout_s:.0f} s: {errors[0].what}",
         where=f"{wanted.server.url}; log: {handle.log}",
         hint="see the log; lower serve.max_num_seqs and the concurrency of the stage if the engine cannot "
         "run such batches, raise serve.progress_timeout_s if it is only slow",

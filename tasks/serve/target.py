@@ -97,7 +97,7 @@ class TargetServer:
                 folder,
                 request_id=ready_request_id(self._run.run_id),
                 extraction=True,
-                batch=self._profile.stream.concurrency,
+                batch=min(self._profile.stream.concurrency, self._profile.serve.max_num_seqs),
             )
             wait_ready(handle, wanted, start_limits(self._profile), self._progress)
         except BaseException:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -108,6 +110,32 @@ def test_engine_that_hangs_at_the_working_batch_only(serve: Serve) -> None:
     assert "answers one request, but of 5 at once" in error.what and "5 failed within 1 s" in error.what
     assert "engine not progressing" in error.what and error.log_tail
     assert "serve.max_num_seqs" in error.hint and "serve.progress_timeout_s" in error.hint
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_does_not_wait_for_a_hung_batch(serve: Serve) -> None:
+    handle, wanted = serve("--fault", "stops-after", "--count", "1")
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def ctrl_c() -> None:
+        while counter_sum(wanted.server.metrics(), "vllm:num_requests_running") < 3:
+            time.sleep(0.02)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    _until_healthy(wanted)
+    threading.Thread(target=ctrl_c).start()
+    limits = Limits(ready_s=300.0, idle_s=300.0, generation_s=300.0)
+    with pytest.raises(KeyboardInterrupt):
+        wait_ready(handle, replace(wanted, batch=3), limits, SilentProgress())
+    handle.stop()
+
+
+def _until_healthy(wanted: Wanted) -> None:
+    deadline = time.monotonic() + 30
+    while not wanted.server.is_healthy():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_wrong_model(serve: Serve) -> None:
