@@ -13,13 +13,14 @@ from tasks.errors import RetrainError
 from tasks.plan.log_space import refuse_planned_log
 from tasks.plan.models import Plan, PlannedDisk, PlannedStage
 from tasks.plan.numbers import shape_of_draft
+from tasks.plan.overlap import planned_log, planned_overlap
 from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
 from tasks.plan.processes import memory_peak, planned_processes
 from tasks.plan.render import plan_text
 from tasks.plan.segment_space import refuse_samples_beyond_a_segment
-from tasks.plan.sizes import TEMPLATE_TOKENS, SampleSizes, sample_sizes
+from tasks.plan.sizes import SampleSizes, sample_sizes, typical_prompt_tokens
 from tasks.prompts.bad_row import Skipped
-from tasks.prompts.counts import CHARS_PER_TOKEN, PromptCounts
+from tasks.prompts.counts import PromptCounts
 from tasks.prompts.load import load_prompts
 from tasks.serve.target_config import TargetConfig, read_target_config
 from tasks.serve.target_folder import converted_folder, resolve_target
@@ -49,9 +50,7 @@ class Work:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of a typical prompt, estimated from the mean of the characters."""
-        sides = (self.prompts.train, self.prompts.evaluate)
-        chars = sum(side.chars.mean * side.prompts for side in sides)
-        return TEMPLATE_TOKENS + chars // (CHARS_PER_TOKEN * max(1, self.samples))
+        return typical_prompt_tokens(self.prompts)
 
 
 def build_plan(profile: Profile) -> Plan:
@@ -92,7 +91,8 @@ def build_plan(profile: Profile) -> Plan:
         disk=planned_disk(profile, work, sizes, shape, counts),
         ports=planned_ports(profile),
         stages=planned_stages(profile, work, steps),
-        peak_memory_bytes=memory_peak(processes),
+        overlap=planned_overlap(profile, work.samples, processes),
+        peak_memory_bytes=memory_peak(processes, overlaps=profile.stream.overlaps),
         expected_minutes=profile.expected_minutes,
         notes=tuple(notes + size_notes(profile, work, sizes) + skipped_notes(work.skipped)),
     )
@@ -142,9 +142,7 @@ def planned_disk(
     export = export_bytes(counts, shape.draft_vocab_size < shape.vocab_size)
     checkpoints = profile.train.keep_checkpoints + 1
     return (
-        PlannedDisk(
-            what=f"hidden-state log, {work.samples} samples", bytes=work.samples * sizes.typical_bytes
-        ),
+        planned_log(profile, work.samples, sizes.typical_bytes),
         PlannedDisk(what=f"{checkpoints} training checkpoints", bytes=checkpoints * checkpoint_bytes(counts)),
         PlannedDisk(what="exported draft", bytes=export),
         PlannedDisk(what="published draft", bytes=export),
@@ -212,7 +210,7 @@ def size_notes(profile: Profile, work: Work, sizes: SampleSizes) -> list[str]:
             f"the largest sample ({sizes.largest_bytes / 1e6:,.0f} MB) exceeds stream.in_flight_bytes "
             f"({in_flight / 1e6:,.0f} MB): raise it, or lower target.max_model_len"
         )
-    needed = work.samples * sizes.typical_bytes / 2**30
+    needed = planned_log(profile, work.samples, sizes.typical_bytes).bytes / 2**30
     if needed > profile.hardware.min_disk_gib:
         notes.append(
             f"the hidden-state log may need {needed:.1f} GiB, hardware.min_disk_gib asks for "

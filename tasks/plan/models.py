@@ -65,6 +65,8 @@ class Plan(BaseModel):
     disk: tuple[PlannedDisk, ...]
     ports: dict[str, str]
     stages: tuple[PlannedStage, ...]
+    overlap: tuple[tuple[str, str], ...] = ()
+    """What and when of training beside the capture; empty without `stream.overlap`."""
     peak_memory_bytes: int
     expected_minutes: float | None
     notes: tuple[str, ...] = ()

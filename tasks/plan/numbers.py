@@ -8,7 +8,8 @@ from typing import Protocol
 from profiles.schema import Profile
 from profiles.streaming import in_flight_bytes
 from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
-from tasks.plan.sizes import SampleSizes, sample_sizes
+from tasks.plan.sizes import SampleSizes, sample_sizes, typical_prompt_tokens
+from tasks.prompts.counts import PromptCounts
 from tasks.train.size import DraftShape, draft_parameters
 
 
@@ -39,7 +40,8 @@ class PlanNumbers:
         flow_bytes: Planned rate times the time that a sample stays in the store; None without a rate.
         required_gb_per_s: Margin included; None without a planned rate.
         trainer_bytes: Memory of one training rank.
-        log_bytes: Hidden-state log, and what each epoch reads again; None without a number of samples.
+        log_bytes: Hidden states of all samples, what each epoch reads; None where the prompts were not read.
+        log_disk_bytes: What of them is on disk at once: all, or at most the window; None as `log_bytes`.
         kept_bytes: Checkpoints, exported and published draft.
     """
 
@@ -54,16 +56,23 @@ class PlanNumbers:
     trained_parameters: int
     trainer_bytes: int
     log_bytes: int | None
+    log_disk_bytes: int | None
     kept_bytes: int
 
 
-def plan_numbers(profile: Profile, target: ShapeSource, samples: int | None = None) -> PlanNumbers:
+def plan_numbers(profile: Profile, target: ShapeSource, prompts: PromptCounts | None = None) -> PlanNumbers:
     """Derive the numbers.
 
     Args:
-        samples: Prompts of the run, training and evaluation; None where they were not read.
+        prompts: What was read, training and evaluation; None where nothing was: then no number depends on how
+            long a typical prompt is.
     """
-    sizes = sample_sizes(profile, target)
+    if prompts is None:
+        sizes, log = sample_sizes(profile, target), None
+    else:
+        sizes = sample_sizes(profile, target, typical_prompt_tokens(prompts))
+        log = (prompts.train.prompts + prompts.evaluate.prompts) * sizes.typical_bytes
+    window = profile.stream.window_bytes if profile.stream.retention == "window" else None
     transfer, train = profile.hardware.transfer, profile.train
     rate = None if transfer.tokens_per_s is None else transfer.tokens_per_s * sizes.token_bytes
     shape = shape_of_draft(profile, target)
@@ -82,7 +91,8 @@ def plan_numbers(profile: Profile, target: ShapeSource, samples: int | None = No
         trainer_bytes=training_bytes(
             counts, train.batch_tokens, train.anchors, train.draft.block_size, shape
         ),
-        log_bytes=None if samples is None else samples * sizes.typical_bytes,
+        log_bytes=log,
+        log_disk_bytes=log if log is None or window is None else min(log, window),
         kept_bytes=(train.keep_checkpoints + 1) * checkpoint_bytes(counts) + 2 * export,
     )
 

@@ -57,10 +57,16 @@ def planned_processes(profile: Profile, target: TargetConfig, train_bytes: int) 
     return tuple(processes)
 
 
-def memory_peak(processes: Sequence[PlannedProcess]) -> int:
-    """Bytes needed at once: target, store and capture run together; every later process alone."""
-    together = sum(p.memory_bytes for p in processes if p.stage in ("serve", "stream"))
-    return max([together, *(p.memory_bytes for p in processes if p.stage not in ("serve", "stream"))])
+def processes_at_once(processes: Sequence[PlannedProcess], *, overlaps: bool) -> list[PlannedProcess]:
+    """Target, store and capture run together, with `stream.overlap` also the trainer; others run alone."""
+    stages = ("serve", "stream", "train") if overlaps else ("serve", "stream")
+    return [process for process in processes if process.stage in stages]
+
+
+def memory_peak(processes: Sequence[PlannedProcess], *, overlaps: bool = False) -> int:
+    """Bytes needed at once."""
+    together = sum(one.memory_bytes for one in processes_at_once(processes, overlaps=overlaps))
+    return max([together, *(one.memory_bytes for one in processes)])
 
 
 def parameters_of(target: TargetConfig) -> int:

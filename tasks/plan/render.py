@@ -19,6 +19,7 @@ def render_plan(plan: Plan) -> RenderableType:
         prompts_table(plan.prompts, plan.trainable_tokens),
         _sizes(plan),
         _stages(plan),
+        *([_overlap(plan)] if plan.overlap else []),
         _processes(plan),
         _disk(plan),
         _ports(plan),
@@ -69,6 +70,13 @@ def _stages(plan: Plan) -> Table:
     table = _table(f"Stages{total}", "stage", "work", "minutes")
     for stage in plan.stages:
         table.add_row(stage.name, stage.work, "" if stage.minutes is None else f"{stage.minutes:g}")
+    return table
+
+
+def _overlap(plan: Plan) -> Table:
+    table = _table("Training beside the capture (stream.overlap)", "what", "when")
+    for what, when in plan.overlap:
+        table.add_row(what, when)
     return table
 
 

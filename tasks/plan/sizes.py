@@ -7,6 +7,7 @@ from typing import Protocol
 
 from profiles.schema import Profile
 from tasks.plan.parameters import DTYPE_BYTES
+from tasks.prompts.counts import CHARS_PER_TOKEN, PromptCounts
 
 TYPICAL_PROMPT_TOKENS = 60
 """Prompt with chat template; the mean of the project's own prompts, where prompts were not read."""
@@ -42,6 +43,13 @@ class SampleSizes:
 def bytes_per_token(hidden_size: int, aux_layers: int, dtype: str) -> int:
     """Bytes of one token's capture: `(auxiliary layers + last) x hidden x dtype`, and its id."""
     return (aux_layers + 1) * hidden_size * DTYPE_BYTES[dtype] + _TOKEN_ID_BYTES
+
+
+def typical_prompt_tokens(counts: PromptCounts) -> int:
+    """Tokens of a typical prompt with its chat template, estimated from the mean of the characters read."""
+    sides = (counts.train, counts.evaluate)
+    chars = sum(side.chars.mean * side.prompts for side in sides)
+    return TEMPLATE_TOKENS + chars // (CHARS_PER_TOKEN * max(1, sum(side.prompts for side in sides)))
 
 
 def sample_sizes(

@@ -21,8 +21,8 @@ from tasks.run_folder import RunFolder
 _POLL_S = 0.1
 
 
-def _nothing() -> None:
-    """No watch."""
+def nothing() -> None:
+    """No watch, and nothing to do at a fault."""
 
 
 def run_job(
@@ -34,7 +34,8 @@ def run_job(
     progress_file: Path,
     stall_timeout_s: float,
     timeout_s: float | None = None,
-    watch: Callable[[], None] = _nothing,
+    watch: Callable[[], None] = nothing,
+    on_fault: Callable[[], None] = nothing,
 ) -> None:
     """Start `spec` and wait for its end.
 
@@ -43,6 +44,8 @@ def run_job(
         stall_timeout_s: Longest time without a new line of progress, seconds.
         timeout_s: Longest time in all, seconds.
         watch: Called while the child runs, often; what it raises ends the child.
+        on_fault: Called when the child failed or is to be ended early, also by Ctrl-C, before it gets its
+            time to end: what ends beside it need not wait for it. Must not block.
 
     Raises:
         RetrainError: The error that the child reported, of its own class.
@@ -55,13 +58,18 @@ def run_job(
     lines = ProgressLines(progress_file)
     started = last = time.monotonic()
     with running(launcher, spec, run) as handle:
-        while (status := handle.poll()) is None:
-            last = time.monotonic() if _show(lines, progress) else last
-            watch()
-            _check_time(handle, started, last, stall_timeout_s, timeout_s)
-            time.sleep(_POLL_S)
+        try:
+            while (status := handle.poll()) is None:
+                last = time.monotonic() if _show(lines, progress) else last
+                watch()
+                _check_time(handle, started, last, stall_timeout_s, timeout_s)
+                time.sleep(_POLL_S)
+        except BaseException:
+            on_fault()
+            raise
         _show(lines, progress)
     if status != 0:
+        on_fault()
         raise failure_of(handle, status, error_file)
 
 

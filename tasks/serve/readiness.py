@@ -1,8 +1,13 @@
-"""When is a server ready? When the process that answers is ours, and has really generated something."""
+"""When is a server ready? When the process that answers is ours, and has really generated something.
+
+Also at the number of requests that the run will have open: a kernel for large batches may hang, or memory be
+too small for them, while single requests are answered.
+"""
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +33,7 @@ class Limits:
     idle_s: float
     """Silence of the log; a server that shows progress gets the whole `ready_s`."""
     generation_s: float
-    """For the first generation, once the server says that it is healthy."""
+    """For the first generation, once the server says that it is healthy, and again for the working batch."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Wanted:
     model: Path
     request_id: str
     extraction: bool
+    batch: int = 1
+    """Requests that the engine will run at once: what the run has open, and no more than it takes."""
 
 
 def wait_ready(handle: Handle, wanted: Wanted, limits: Limits, progress: Progress) -> float:
@@ -47,7 +54,8 @@ def wait_ready(handle: Handle, wanted: Wanted, limits: Limits, progress: Progres
 
     Raises:
         PortInUse: Another program answers on the port.
-        ServiceError: It died, was silent or slow for too long, serves another model, or cannot generate.
+        ServiceError: It died, was silent or slow for too long, serves another model, or cannot generate,
+            alone or at the working batch size.
     """
     started = noted = time.monotonic()
     silence = _Silence(handle.log)
@@ -59,6 +67,7 @@ def wait_ready(handle: Handle, wanted: Wanted, limits: Limits, progress: Progres
             _require_model(wanted)
             remaining_s = max(limits.ready_s - (now - started), 1.0)
             _first_generation(handle, wanted, min(limits.generation_s, remaining_s))
+            _working_batch(handle, wanted, limits.generation_s)
             return time.monotonic() - started
         _require_time(handle, now - started, silence.seconds(now), limits)
         if now - noted >= _NOTE_EVERY_S:
@@ -145,3 +154,37 @@ def _first_generation(handle: Handle, wanted: Wanted, timeout_s: float) -> None:
             hint=error.hint,
             log_tail=handle.tail(),
         ) from error
+
+
+def _working_batch(handle: Handle, wanted: Wanted, timeout_s: float) -> None:
+    """As many generations at once as the run will have open.
+
+    Raises:
+        ServiceError: One of them had no answer within `timeout_s`, or an error; the server's log is in it.
+    """
+    if wanted.batch < 2:
+        return
+
+    def generate(number: int) -> ServiceError | None:
+        try:
+            wanted.server.generate(timeout_s, f"{wanted.request_id}x{number}", wanted.extraction)
+        except ServiceError as error:
+            return error
+        return None
+
+    threads = ThreadPoolExecutor(wanted.batch, thread_name_prefix="ready")
+    try:
+        errors = [error for error in threads.map(generate, range(wanted.batch)) if error is not None]
+    finally:
+        threads.shutdown(wait=False)  # on Ctrl-C nobody waits for a hung engine: the caller ends it
+    if not errors:
+        return
+    _require_alive(handle)
+    raise ServiceError(
+        f"{handle.spec.name} answers one request, but of {wanted.batch} at once, its batch in this run, "
+        f"{len(errors)} failed within {timeout_s:.0f} s: {errors[0].what}",
+        where=f"{wanted.server.url}; log: {handle.log}",
+        hint="see the log; lower serve.max_num_seqs and the concurrency of the stage if the engine cannot "
+        "run such batches, raise serve.progress_timeout_s if it is only slow",
+        log_tail=handle.tail(),
+    )

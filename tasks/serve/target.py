@@ -96,7 +96,12 @@ class TargetServer:
             self._handles.append(handle)
             server = Server(f"http://{join_address(serve.host, port)}", serve.served_name, key)
             wanted = Wanted(
-                server, port, folder, request_id=ready_request_id(self._run.run_id), extraction=True
+                server,
+                port,
+                folder,
+                request_id=ready_request_id(self._run.run_id),
+                extraction=True,
+                batch=min(self._profile.stream.concurrency, self._profile.serve.max_num_seqs),
             )
             wait_ready(handle, wanted, start_limits(self._profile), self._progress)
         except BaseException:
@@ -135,7 +140,8 @@ class TargetServer:
 
 
 def ready_request_id(run_id: str) -> str:
-    """Id of the readiness request; its sample stays in the store under a key that holds this id."""
+    """Id of the readiness requests, but for their number; their samples stay in the store under keys that
+    begin with it, until the capture client sweeps the run's."""
     return f"{run_id}-ready"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from profiles.schema import Profile
 from profiles.streaming import in_flight_bytes
 from tasks.errors import JobError, UsageError
-from tasks.processes.job import run_job
+from tasks.processes.job import nothing, run_job
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.prompts.load import PromptSet, load_prompts
 from tasks.report.progress import Progress
@@ -46,6 +46,7 @@ def capture(
     launcher: Launcher,
     progress: Progress,
     watch: Callable[[], None],
+    on_fault: Callable[[], None] = nothing,
 ) -> CaptureManifest:
     """Capture every prompt; continues a log that the same target and prompts began.
 
@@ -55,6 +56,7 @@ def capture(
         identity: Which target answers; captures of another one are not continued.
         target_dir: Folder of the target, for its tokenizer and chat template.
         watch: Raises when the target makes no progress; called while the client runs.
+        on_fault: Called when the client failed or is to be ended, before it gets its time to end.
 
     Raises:
         UsageError: Prompts that cannot be used.
@@ -84,6 +86,7 @@ def capture(
         progress_file=Path(settings.progress_file),
         stall_timeout_s=profile.serve.progress_timeout_s,
         watch=watch,
+        on_fault=on_fault,
     )
     summary = read_summary(files)
     _check(profile, files, summary)

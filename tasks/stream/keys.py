@@ -15,7 +15,8 @@ from collections.abc import Iterable
 _BEGIN = "^(chat)?cmpl-"
 # Index and random part that vLLM appends; target, session and number of our connector; its error marker.
 _END = "(-[0-9]+)?(-[0-9a-f]+){0,4}(:error)?$"
-_OF_ONE_RUN = "(ready|canary(-[0-9]+)?|[0-9]+-[0-9a-f]{8}x[0-9]+)"
+_READY = "ready(x[0-9]+)?"
+_OF_ONE_RUN = f"({_READY}|canary(-[0-9]+)?|[0-9]+-[0-9a-f]{{8}}x[0-9]+)"
 
 
 def _safe(text: str) -> str:
@@ -49,9 +50,9 @@ def key_pattern(run_id: str) -> str:
 
 
 def ready_pattern(run_id: str) -> str:
-    """Regular expression of what the readiness of a target leaves: one object that nobody reads."""
+    """Regular expression of what the readiness of a target leaves: objects that nobody reads."""
     names = "|".join(sorted({request_prefix(run_id), _safe(run_id)}))
-    return f"{_BEGIN}({names})-ready{_END}"
+    return f"{_BEGIN}({names})-{_READY}{_END}"
 
 
 def request_pattern(request_ids: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import StoreError
+from tasks.errors import StoreError, UsageError
 from tasks.stream.roundtrip_counters import Direction, expected_devices, gained, read_counters, settle
 from tasks.stream.roundtrip_link import EndStopped, Link, accept, connect, listen, require_own_address
 from tasks.stream.roundtrip_measure import Rounds, digest, payload, stamp, timed
@@ -33,6 +33,7 @@ from tasks.stream.roundtrip_settings import (
     Times,
     Traffic,
 )
+from tasks.stream.transport import Transport
 
 PLACEMENTS: tuple[Placement, ...] = ("producer", "consumer")
 MEMCPY_VARIABLE = "MC_STORE_MEMCPY"
@@ -54,7 +55,8 @@ def produce(config: EndSettings, seen: Seen) -> None:
     require_own_address(config.host, config.spans_hosts)
     connect(config.master, "the store's master").close()
     with listen(config.host) as listener:
-        write(Path(config.ready_file), json.dumps({"port": listener.getsockname()[1]}))
+        ready = {"host": config.host, "port": listener.getsockname()[1]}
+        write(Path(config.ready_file), json.dumps(ready))
         _load_torch()
         link = accept(listener, config.timeout_s)
     last_start = time.monotonic() + config.budget_s
@@ -195,6 +197,20 @@ def _traffic(
     return Traffic(placement=placement, payload_bytes=moved, device_bytes=carried, expected=expected)
 
 
+def as_on_this_node(config: EndSettings) -> EndSettings:
+    """Set up the transport as the run's own clients do, before Mooncake is loaded; the address is found here.
+
+    Raises:
+        EndStopped: The interface is not on this node.
+    """
+    transport = Transport(config.protocol, config.device, config.gid_index, config.interface, config.host)
+    try:
+        os.environ.update(transport.environment())
+        return config.model_copy(update={"host": transport.address()})
+    except UsageError as error:
+        raise EndStopped("setup_failed", f"{error.what} ({error.where}; {error.hint})") from None
+
+
 def write(path: Path, text: str) -> None:
     """Write a file that the other side may be waiting for."""
     temporary = path.with_suffix(".tmp")
@@ -208,7 +224,7 @@ def main(config_path: str) -> int:
     seen = Seen()
     cause_id = cause = ""
     try:
-        {"produce": produce, "consume": consume}[config.role](config, seen)
+        {"produce": produce, "consume": consume}[config.role](as_on_this_node(config), seen)
     except EndStopped as stopped:
         cause_id, cause = stopped.cause_id, stopped.what
     except StoreError as failure:

@@ -41,6 +41,8 @@ class EndSettings(_Record):
 
     Args:
         host: Address that this end gives as its own, as the run would.
+        interface: Network interface whose address it gives instead, looked up on this end's node; or empty.
+        gid_index: Row of the RDMA ports' GID table; None lets Mooncake choose.
         master: `host:port` of the store's master.
         peer: `host:port` on which the producer waits for the consumer; empty for the producer.
         spans_hosts: The two ends are planned on different hosts.
@@ -55,6 +57,8 @@ class EndSettings(_Record):
     peer: str
     protocol: str
     device: str
+    gid_index: int | None = None
+    interface: str = ""
     spans_hosts: bool
     segment_bytes: int
     local_buffer_bytes: int

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping
-from itertools import chain
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
 
 from tasks.errors import RetrainError, ServiceError, StoreError
 from tasks.serve.vllm_http import Server
+from tasks.stream.answerer import PROBES, AnswererCheck, refuse_shorter, served_by
 from tasks.stream.asking import Asker
 from tasks.stream.backoff import BackOff
 from tasks.stream.budget import ByteBudget, readers_for
 from tasks.stream.canary import open_canary
 from tasks.stream.collector import Collector
+from tasks.stream.head import open_head
 from tasks.stream.keys import key_pattern
 from tasks.stream.log import IndexEntry, LogWriter
 from tasks.stream.outage import Outage, was_outage
@@ -23,7 +26,7 @@ from tasks.stream.probe import Prober
 from tasks.stream.progress import CaptureProgress
 from tasks.stream.reading import MOST_READERS, SampleReader
 from tasks.stream.requests import read_requests
-from tasks.stream.sample import SampleRejected, Shape
+from tasks.stream.sample import Request, SampleRejected, Shape
 from tasks.stream.settings import ANSWER_KEY_ENV, API_KEY_ENV, CaptureFiles, CaptureSettings
 from tasks.stream.store import StoreClient
 from tasks.stream.sweeping import Sweeper, engine_is_idle
@@ -70,6 +73,7 @@ class Session:
             local_buffer_bytes=settings.store_local_buffer_bytes,
         )
         server = Server(settings.url.rstrip("/").removesuffix("/v1"), settings.served_name, self._key)
+        self._server = server
         self._sweeper = Sweeper(
             self._store, settings.run_id, lambda: engine_is_idle(server), settings.sweep_quiet_s
         )
@@ -193,7 +197,25 @@ class Session:
             on_sample=done,
         )
         await canary.check()
-        await canary.beside(collector.run(chain((first,), requests), settings.concurrency))
+        opening = [first]
+        if answerer is not None:
+            opening += islice(requests, PROBES - 1)
+            head, _ = open_head(Path(settings.tokenizer), settings.dtype)
+            check = AnswererCheck(answerer, prober, outage, back_off, head)
+            await self._require_same_model(check, answerer, opening)
+        await canary.beside(collector.run(chain(opening, requests), settings.concurrency))
+
+    async def _require_same_model(
+        self, check: AnswererCheck, answerer: Asker, requests: Sequence[Request]
+    ) -> None:
+        """Refuse answers of a server that does not serve the target, before the first sample."""
+        answers = self._settings.answers
+        named = answers.answer_model or self._settings.served_name
+        server = Server(answerer.url, named, os.environ.get(ANSWER_KEY_ENV))
+        answering = await asyncio.to_thread(served_by, server)
+        refuse_shorter(answering, self._settings.max_model_len)
+        target = await asyncio.to_thread(served_by, self._server)
+        await check.same_answers(requests, target, answering)
 
     def _asker(self, url: str, served_name: str, key: str | None, field: str) -> Asker:
         return Asker(

@@ -59,6 +59,7 @@ def stream(
                 ctx.launcher,
                 trainer.beside(ctx.progress),
                 both(target.watch(), trainer.watch),
+                trainer.end_now,
             )
 
     captures = execute_stage(ctx, STREAM, inputs, work)

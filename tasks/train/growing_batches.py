@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tasks.stream.log import IndexEntry
@@ -25,6 +25,8 @@ class GrowingBatches:
         overlap: What is known of the log in advance.
         prompt_epochs: First epochs whose loss also sees the prompts, but for what all of them begin with.
         patience: How to wait.
+        judge: Looks at the samples of each batch of the first epoch before they are trained; raises to refuse
+            one.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class GrowingBatches:
         reader: CaptureReader,
         overlap: Overlap,
         patience: Patience,
+        judge: Callable[[Sequence[IndexEntry]], None],
         *,
         batch_tokens: int,
         seed: int,
@@ -43,6 +46,7 @@ class GrowingBatches:
         self._reader = reader
         self._overlap = overlap
         self._patience = patience
+        self._judge = judge
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._epochs = epochs
@@ -113,6 +117,7 @@ class GrowingBatches:
             return Step(batch, _numbers(entries))
         planned = self._plan.batches[place.step_in_epoch]
         entries = list(planned.entries)
+        self._judge(entries)
         self._learn_opening(entries)
         batch = make_batch(self._reader, self._with_prompts(entries, place.epoch))
         due = self._epochs == 1 and self._crosses_mark(place.order_end, planned.end)

@@ -15,7 +15,7 @@ from tasks.stage import canonical, sha256_text, write_atomic
 from tasks.stream.log import HiddenStateLog, IndexEntry
 from tasks.train import adapter
 from tasks.train.data import Batches, CaptureReader, TrainBatches
-from tasks.train.explained import check_explained
+from tasks.train.explained import ArrivingCheck, check_explained
 from tasks.train.growing import GrowingLog, Patience
 from tasks.train.growing_batches import GrowingBatches
 from tasks.train.heldout import ArrivingSet, CompleteSet, HeldOut, HeldOutSet
@@ -78,7 +78,7 @@ def growing_data(settings: TrainSettings, device: torch.device, report: Report, 
 
     Raises:
         StageInputError: It ended and holds nothing to learn from, or its first states do not explain their
-            answers.
+            answers; `batches` raises it for samples that come later.
         Stopped: A signal came while there was nothing to train on.
     """
     train, overlap = settings.train, settings.overlap
@@ -96,6 +96,7 @@ def growing_data(settings: TrainSettings, device: torch.device, report: Report, 
         reader,
         overlap,
         Patience(check, lambda done, total, note: report(done, total, {}, note)),
+        ArrivingCheck(settings, readable),
         batch_tokens=train.batch_tokens,
         seed=train.seed,
         epochs=train.epochs,

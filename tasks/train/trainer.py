@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ class Trainer:
         self._job: StartedJob | None = None
         self._error: RetrainError | None = None
         self._ended = False
+        self._ending: threading.Thread | None = None
         self._sign = 0.0
         self._both: _BothWorks | None = None
         self.captures_of = ""
@@ -199,6 +201,18 @@ class Trainer:
         if job is not None:
             job.stop()
 
+    def end_now(self) -> None:
+        """Let the trainer write its checkpoint and end while others end too; `close` waits for it.
+
+        On Ctrl-C everything must be gone within seconds. Ended only after the capture client and the target
+        have taken their time, the trainer would be killed before its checkpoint is complete.
+        """
+        job, self._job = self._job, None
+        self._ended = True
+        if job is not None:
+            self._ending = threading.Thread(target=job.stop, name="ending-the-trainer")
+            self._ending.start()
+
     def close(self, status: str) -> None:
         """End the trainer, which writes a checkpoint, and close what it began.
 
@@ -207,6 +221,8 @@ class Trainer:
         """
         try:
             self._stop()
+            if self._ending is not None:
+                self._ending.join()
         finally:
             end_begun(self._ctx, status)
 

@@ -61,7 +61,7 @@ def validate(
     prompts = load_prompts(profile)
     progress.update(done=2, total=_STEPS, unit="steps", note="target")
     target = check_target(profile, resolve_target(profile))
-    need = with_plan(need, profile, target, len(prompts.prompts))
+    need = with_plan(need, profile, target, prompts.counts)
     results = judge(nodes, need)
     if _fails(results, need):
         return report_of(nodes, _without_round_trip(results, need))

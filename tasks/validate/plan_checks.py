@@ -130,7 +130,7 @@ def disk(facts: NodeFacts, need: Requirements) -> Verdict:
         return skip("nothing of the run is written on this node")
     if plan is None:
         return skip(UNKNOWN_SIZES)
-    needed = (plan.log_bytes or 0) + plan.kept_bytes
+    needed = (plan.log_disk_bytes or 0) + plan.kept_bytes
     required = f"{needed / GIB:,.1f} GiB"
     free = facts.disk.run_root_free_bytes
     if free is None:
@@ -139,7 +139,12 @@ def disk(facts: NodeFacts, need: Requirements) -> Verdict:
         return skip(
             "less is free than hardware.min_disk_gib; see disk.run_root", f"{free / GIB:,.1f} GiB", required
         )
-    log = "of unknown size" if plan.log_bytes is None else f"{plan.log_bytes / GIB:,.1f} GiB"
+    log = (
+        "of unknown size"
+        if plan.log_disk_bytes is None
+        else f"{plan.log_disk_bytes / GIB:,.1f} GiB (samples of {plan.sizes.typical_tokens} tokens, prompts "
+        "estimated from their characters)"
+    )
     text = f"log {log}, checkpoints and drafts {plan.kept_bytes / GIB:,.1f} GiB"
     status: Status = "pass" if free >= needed else "fail"
     return Verdict(status, f"{free / GIB:,.1f} GiB", required, text, "disk.run_root_free_bytes")

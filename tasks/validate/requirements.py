@@ -12,6 +12,7 @@ from profiles.hardware import Hardware, RoleRequirements
 from profiles.schema import Profile
 from tasks.errors import UsageError
 from tasks.plan.numbers import PlanNumbers, ShapeSource, plan_numbers
+from tasks.prompts.counts import PromptCounts
 from tasks.validate.facts import Role
 
 GIB = 2**30
@@ -104,9 +105,11 @@ def requirements_of(profile: Profile, requires_dist: Iterable[str] = ()) -> Requ
     )
 
 
-def with_plan(need: Requirements, profile: Profile, target: ShapeSource, samples: int) -> Requirements:
+def with_plan(
+    need: Requirements, profile: Profile, target: ShapeSource, prompts: PromptCounts
+) -> Requirements:
     """The same requirements once target and prompts were read."""
-    return replace(need, plan=plan_numbers(profile, target, samples))
+    return replace(need, plan=plan_numbers(profile, target, prompts))
 
 
 def refuse_unknown_overrides(hardware: Hardware, known: Iterable[str]) -> None:

@@ -146,9 +146,8 @@ def _run_ends(
         settings = _settings(profile, sample_bytes, ends, master, processes.exchange)
         produce = _spec(settings["produce"], processes.exchange)
         processes.producer = stack.enter_context(running(launcher, produce, run))
-        port = _wait_ready(processes, Path(settings["produce"].ready_file), deadline)
-        host = f"[{ends.producer_host}]" if ":" in ends.producer_host else ends.producer_host
-        told = settings["consume"].model_copy(update={"peer": f"{host}:{port}"})
+        peer = _wait_ready(processes, Path(settings["produce"].ready_file), deadline)
+        told = settings["consume"].model_copy(update={"peer": peer})
         consume = _spec(told, processes.exchange)
         processes.consumer = stack.enter_context(running(launcher, consume, run))
         _wait_results(processes, deadline)
@@ -165,6 +164,8 @@ def _settings(
         peer="",
         protocol=store.protocol,
         device=store.device,
+        gid_index=store.gid_index,
+        interface=store.interface,
         spans_hosts=ends.spans_hosts,
         segment_bytes=store.segment_bytes,
         local_buffer_bytes=store.local_buffer_bytes,
@@ -197,13 +198,15 @@ def _spec(settings: EndSettings, exchange: Path) -> ProcessSpec:
     )
 
 
-def _wait_ready(processes: _Ends, ready: Path, deadline: float) -> int:
-    """Port on which the producer waits for the consumer."""
+def _wait_ready(processes: _Ends, ready: Path, deadline: float) -> str:
+    """`host:port` on which the producer waits for the consumer; the host as the producer's node knows it."""
     while not ready.exists():
         _raise_if_stopped(processes, "produce", processes.producer)
         _raise_if_late(deadline, "the producer did not get ready")
         time.sleep(_POLL_S)
-    return int(json.loads(ready.read_text(encoding="utf-8"))["port"])
+    told = json.loads(ready.read_text(encoding="utf-8"))
+    host = f"[{told['host']}]" if ":" in told["host"] else told["host"]
+    return f"{host}:{told['port']}"
 
 
 def _wait_results(processes: _Ends, deadline: float) -> None:

@@ -306,6 +306,26 @@ def test_served_answers_are_generated_once_and_read_once(
     assert _left(master, config) == 0
 
 
+def test_answers_of_another_model_stop_before_the_first_sample(
+    master: str, port: int, tokenizer: str, tmp_path: Path
+) -> None:
+    """The second server's model has other weights: its greedy answers are not the target's."""
+    other = _free_port()
+    argv = [sys.executable, str(FAKE), "--port", str(other), "--master", master, "--vocab", "5"]
+    argv += ["--served-model-name", "u"]
+    served = {"answers": "served", "answer_url": f"http://127.0.0.1:{other}/v1", "answer_model": "u"}
+    config = _config(tmp_path, tokenizer, port, master, "none", answers=served)
+    with _program(argv, other, tmp_path / "other"):
+        with pytest.raises(ServiceError, match="does not serve the target") as info:
+            run(config)
+        assert "'t' (root m, 4096 tokens)" in info.value.what
+        assert "'u' (root m, 4096 tokens)" in info.value.what
+        with pytest.raises(ServiceError, match="takes 4096 tokens"):
+            run({**config, "max_model_len": 5000})
+    assert not HiddenStateLog(tmp_path / "log").entries() and _counters(tmp_path).requests == 0
+    assert _left(master, config) == 0
+
+
 def _put(store: StoreClient, key: str) -> None:
     """Put a small object; the master may choose the segment of a server that another test has ended."""
     for attempt in range(20):

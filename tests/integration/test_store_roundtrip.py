@@ -106,6 +106,16 @@ def test_tensors_of_the_runs_sizes_come_back_in_both_placements(profile: Profile
     assert nothing_runs(run)
 
 
+def test_the_path_is_the_run_s_own_its_interface_is_looked_up_by_the_ends(
+    profile: Profile, run: RunFolder
+) -> None:
+    store = profile.store.model_copy(update={"interface": "none0"})
+    facts = measured(profile.model_copy(update={"store": store}), run)
+    assert "'none0' does not exist on this node" in facts.cause and "store.interface" in facts.cause
+    assert [one.cause_id for one in problems(facts)] == ["setup_failed"]
+    assert nothing_runs(run)
+
+
 def test_a_master_that_dies_is_told_with_its_last_lines(
     profile: Profile, run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

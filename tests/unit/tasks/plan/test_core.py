@@ -89,6 +89,41 @@ def test_steps_are_limited_and_may_be_none(target: Path) -> None:
     assert build_plan(laptop(target, train__max_steps=0)).steps == 0
 
 
+def test_without_overlap_no_process_runs_beside_the_target(target: Path) -> None:
+    plan = build_plan(laptop(target, stream__overlap=False))
+    assert plan.overlap == () and "Training beside" not in plan_text(plan)
+
+
+def test_overlap_is_shown_with_what_runs_at_once_and_when_the_target_ends(target: Path) -> None:
+    alone, beside = (build_plan(laptop(target, stream__overlap=value)) for value in (False, True))
+    shown = dict(beside.overlap)
+    memory = {process.name: process.memory_bytes for process in beside.processes}
+    together = [memory[name] for name in ("store-master", "target", "capture", "trainer")]
+    assert shown["at once"].startswith("store-master, target, capture, trainer: about ")
+    assert size_text(sum(together)) in shown["at once"]
+    assert beside.peak_memory_bytes == max(sum(together), *memory.values()) > alone.peak_memory_bytes
+    assert f"the last of {beside.samples:,} samples is in the log" in shown["target ends"]
+    text = plan_text(beside)
+    assert "Training beside the capture (stream.overlap)" in text and "target ends" in text
+
+
+def test_a_window_bounds_the_disk_of_the_plan(target: Path) -> None:
+    profile = laptop(target, train__epochs=1)
+    window = {"retention": "window", "window_bytes": 700 * 10**6}
+    stream = profile.stream.model_validate({**profile.stream.model_dump(), **window})
+    plan = build_plan(profile.model_copy(update={"stream": stream}))
+    log = plan.disk[0]
+    assert plan.log_bytes > log.bytes == 700 * 10**6 and "window" in log.what
+    assert size_text(plan.log_bytes) in log.what
+    assert "never more than 700.0 MB on disk" in dict(plan.overlap)["hidden-state log"]
+
+
+def test_an_attached_target_is_not_ended_by_the_plan(target: Path) -> None:
+    address = {"serve__url": "http://127.0.0.1:9", "store__master": "10.0.0.1:50051"}
+    plan = build_plan(laptop(target, serve__kind="attach", stream__overlap=True, **address))
+    assert "not by this run" in dict(plan.overlap)["target ends"]
+
+
 def test_a_sample_larger_than_the_budget_is_noted(target: Path) -> None:
     plan = build_plan(laptop(target, stream__in_flight_bytes=2**20))
     assert any("exceeds stream.in_flight_bytes" in note for note in plan.notes)

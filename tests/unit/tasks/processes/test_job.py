@@ -115,3 +115,32 @@ def test_what_the_watch_raises_ends_the_child(start: Start, run: RunFolder) -> N
     with pytest.raises(ServiceError, match="engine not progressing"):
         start("import time\ntime.sleep(600)", watch=engine_hangs)
     assert not list(run.services.glob("*.json"))
+
+
+def test_at_a_fault_others_are_told_before_the_child_gets_its_time(start: Start, tmp_path: Path) -> None:
+    """The child ends only when it sees that the others know: on Ctrl-C both use the same seconds."""
+    told, saw = tmp_path / "told", tmp_path / "saw"
+    body = (
+        "import pathlib, signal, sys, time\n"
+        f"told, saw = pathlib.Path({str(told)!r}), pathlib.Path({str(saw)!r})\n"
+        "def end(*_):\n    (saw if told.exists() else told.with_name('late')).touch()\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        f"pathlib.Path({str(tmp_path / 'up')!r}).touch()\ntime.sleep(600)"
+    )
+
+    def ctrl_c() -> None:
+        if (tmp_path / "up").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(body, watch=ctrl_c, on_fault=told.touch)
+    assert saw.exists() and not (tmp_path / "late").exists()
+
+
+def test_a_child_that_fails_is_a_fault_and_one_that_ends_well_is_none(start: Start) -> None:
+    told: list[int] = []
+    start("pass", on_fault=lambda: told.append(1))
+    assert told == []
+    with pytest.raises(JobError, match="exit status 3"):
+        start("import os\nos._exit(3)", on_fault=lambda: told.append(1))
+    assert told == [1]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +93,49 @@ def test_chatty_start_fails_at_the_total_limit(serve: Serve) -> None:
 def test_engine_that_hangs_behind_green_endpoints(serve: Serve) -> None:
     error = fails(*serve("--fault", "no-generation"), Limits(ready_s=30.0, idle_s=30.0, generation_s=0.5))
     assert "engine not progressing" in error.what and error.log_tail
+
+
+def test_ready_means_the_working_batch_too(serve: Serve) -> None:
+    handle, wanted = serve()
+    wait_ready(handle, replace(wanted, batch=6), QUICK, SilentProgress())
+    assert counter_sum(wanted.server.metrics(), "vllm:generation_tokens_total") == 4 + 6 * 4
+    log = handle.log.read_text()
+    assert log.count("POST /v1/completions") == 7
+
+
+def test_engine_that_hangs_at_the_working_batch_only(serve: Serve) -> None:
+    handle, wanted = serve("--fault", "stops-after", "--count", "1")
+    limits = Limits(ready_s=30.0, idle_s=30.0, generation_s=1.0)
+    error = fails(handle, replace(wanted, batch=5), limits)
+    assert "answers one request, but of 5 at once" in error.what and "5 failed within 1 s" in error.what
+    assert "engine not progressing" in error.what and error.log_tail
+    assert "serve.max_num_seqs" in error.hint and "serve.progress_timeout_s" in error.hint
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_does_not_wait_for_a_hung_batch(serve: Serve) -> None:
+    handle, wanted = serve("--fault", "stops-after", "--count", "1")
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def ctrl_c() -> None:
+        while counter_sum(wanted.server.metrics(), "vllm:num_requests_running") < 3:
+            time.sleep(0.02)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    _until_healthy(wanted)
+    threading.Thread(target=ctrl_c).start()
+    limits = Limits(ready_s=300.0, idle_s=300.0, generation_s=300.0)
+    with pytest.raises(KeyboardInterrupt):
+        wait_ready(handle, replace(wanted, batch=3), limits, SilentProgress())
+    handle.stop()
+
+
+def _until_healthy(wanted: Wanted) -> None:
+    deadline = time.monotonic() + 30
+    while not wanted.server.is_healthy():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_wrong_model(serve: Serve) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tasks.stream.roundtrip import as_on_this_node
 from tasks.stream.roundtrip_counters import expected_devices, gained, read_counters, settle
 from tasks.stream.roundtrip_link import EndStopped, Link, accept, connect, listen, require_own_address
 from tasks.stream.roundtrip_measure import Rounds, digest, payload, stamp
-from tasks.stream.roundtrip_settings import Series
+from tasks.stream.roundtrip_settings import EndSettings, Series
 
 SERIES = Series(
     placement="producer",
@@ -73,6 +76,27 @@ def test_an_address_that_peers_cannot_use_is_refused(host: str, spans: bool, cau
     with pytest.raises(EndStopped) as caught:
         require_own_address(host, spans)
     assert caught.value.cause_id == cause_id and host in caught.value.what
+
+
+def end(**changes: Any) -> EndSettings:
+    values: dict[str, Any] = {
+        "role": "produce", "host": "10.0.0.1", "master": "10.0.0.1:1", "peer": "", "protocol": "tcp",
+        "device": "", "spans_hosts": False, "segment_bytes": 1, "local_buffer_bytes": 1, "series": (),
+        "ready_file": "r", "result_file": "e", "budget_s": 1.0, "timeout_s": 1.0,
+    }  # fmt: skip
+    return EndSettings.model_validate({**values, **changes})
+
+
+def test_an_end_sets_up_the_transport_of_the_run_on_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MC_GID_INDEX", "0")
+    monkeypatch.setenv("MC_TCP_BIND_ADDRESS", "")
+    found = as_on_this_node(end(protocol="rdma", gid_index=3, interface="lo"))
+    assert found.host == "127.0.0.1" and os.environ["MC_TCP_BIND_ADDRESS"] == "127.0.0.1"
+    assert os.environ["MC_GID_INDEX"] == "3"
+    assert as_on_this_node(end()).host == "10.0.0.1"
+    with pytest.raises(EndStopped, match="'none0' does not exist on this node") as caught:
+        as_on_this_node(end(interface="none0"))
+    assert caught.value.cause_id == "setup_failed"
 
 
 def test_loopback_is_fine_on_one_host() -> None:

@@ -13,7 +13,7 @@ from tasks.errors import StageInputError
 from tasks.stream.continuity import layer_links, mean_links
 from tasks.stream.head import OutputHead
 from tasks.stream.log import HiddenStateLog, IndexEntry, LogWriter
-from tasks.train.explained import MAX_SAMPLES, check_explained
+from tasks.train.explained import EVERY, MAX_SAMPLES, ArrivingCheck, check_explained
 from tasks.train.loop import StopFlag
 from tasks.train.run import train_draft
 from tasks.train.settings import TrainSettings
@@ -157,3 +157,35 @@ def test_a_target_that_cannot_be_checked_is_said(world: TinyWorld, tmp_path: Pat
     log = HiddenStateLog(world.log)
     note = check_explained(settings(world, tmp_path, target_dir=str(target)), log, log.entries("train"))
     assert "UnknownForCausalLM" in note and "not checked" in note
+
+
+def test_samples_that_come_in_are_judged_few_of_them_in_the_end(world: TinyWorld, tmp_path: Path) -> None:
+    good = HiddenStateLog(world.log).entries("train")
+    read: list[int] = []
+
+    class Counting(HiddenStateLog):
+        def load(self, entry: IndexEntry) -> tuple[torch.Tensor, torch.Tensor]:
+            read.append(entry.i)
+            return super().load(entry)
+
+    judge = ArrivingCheck(settings(world, tmp_path), Counting(world.log))
+    for _ in range(10):
+        judge(good)
+    later = [turn for turn in range(MAX_SAMPLES, 200) if turn % EVERY == 0]
+    assert read == [good[turn % 20].i for turn in (*range(MAX_SAMPLES), *later)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (last_of_another, r"sample 3 \(p3\) came in during training, and its last layer does not explain"),
+        (auxiliary_of_another, r"sample 3 \(p3\) came in during training, and its auxiliary layers \[3\]"),
+    ],
+)
+def test_a_sample_that_comes_in_with_other_states_is_refused(
+    world: TinyWorld, tmp_path: Path, change: Change, message: str
+) -> None:
+    log = rewritten(world, tmp_path / "log", change)
+    with pytest.raises(StageInputError, match=message) as info:
+        ArrivingCheck(settings(world, tmp_path), log)(log.entries("train")[3:])
+    assert "--from stream" in info.value.hint and info.value.where == str(tmp_path / "log")

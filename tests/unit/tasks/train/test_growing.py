@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tasks.errors import StageInputError
-from tasks.stream.log import HiddenStateLog
+from tasks.stream.log import HiddenStateLog, LogWriter
 from tasks.stream.retention import consumed
 from tasks.train import sources
 from tasks.train.checkpoint import Checkpoints, Position
@@ -267,3 +267,44 @@ def test_max_steps_ends_training_and_is_measured(
     assert result.steps == 3 and result.held_out_eal is not None
     rows = lines(tmp_path / "stage", "held_out")
     assert [row["step"] for row in rows] == [0, 3]
+
+
+def test_states_of_another_sample_that_come_later_end_training(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    """The first samples are good: what is there when training starts says nothing about the others."""
+    capture_again(world.log, tmp_path / "log", MIXED[:7], finish=False)
+    settings = growing(world, tmp_path).model_copy(update={"temperature": 0.0})
+    source = HiddenStateLog(world.log)
+    entries = {entry.i: entry for entry in source.entries()}
+    waits = threading.Event()
+
+    def report(_done: float, _total: float, _metrics: Any, note: str) -> None:
+        if note == WAITING:
+            waits.set()
+
+    def bad_ones() -> None:
+        waits.wait(120)
+        writer = LogWriter(tmp_path / "log", sync=False)
+        for number in MIXED[7:]:
+            entry = entries[number]
+            states, ids = source.load(entry)
+            other = source.load(entries[(number + 1) % TRAIN])[0].repeat(3, 1, 1)[: len(states)]
+            states = torch.cat([states[:, :-1], other[:, -1:]], dim=1)
+            known = {name: getattr(entry, name) for name in ("i", "prompt_id", "domain", "split")}
+            known |= {name: getattr(entry, name) for name in ("prompt_tokens", "answer_ids")}
+            writer.append(
+                **known, finish_reason=entry.finish_reason, hidden_states=states.contiguous(), token_ids=ids
+            )
+        writer.finish()
+        writer.close()
+
+    thread = threading.Thread(target=bad_ones)
+    thread.start()
+    try:
+        with pytest.raises(StageInputError, match="came in during training, and its last layer"):
+            train_draft(settings, report, never)
+    finally:
+        waits.set()
+        thread.join()
+    assert waits.is_set() and set(flat(tmp_path / "stage")) <= set(MIXED[:7])

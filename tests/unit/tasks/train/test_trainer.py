@@ -340,3 +340,31 @@ def test_what_a_window_lost_is_captured_again_unless_a_checkpoint_holds_it(
     mark_consumed(log, [1, 2])
     begun(ctx).close("FAILED")
     assert consumed(log) == (frozenset({1, 2}) if checkpoint else frozenset())
+
+
+def test_it_ends_beside_the_target_and_is_waited_for(
+    made: Any, program: Any, world: TinyWorld, tmp_path: Path
+) -> None:
+    """Told once, at once; it saves only after its `end_now` has returned, as others take their time."""
+    others, up, saved = tmp_path / "others-ended", tmp_path / "up", tmp_path / "saved"
+    text = (
+        "import pathlib, signal, sys, time\n"
+        f"others, up, saved = map(pathlib.Path, ({str(others)!r}, {str(up)!r}, {str(saved)!r}))\n"
+        "def end(*_):\n"
+        "    while not others.exists():\n        time.sleep(0.01)\n"
+        "    saved.touch()\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\nup.touch()\ntime.sleep(600)"
+    )
+    ctx, started = made(), program(text)
+    with trainer_of(ctx) as trainer:
+        trainer.begin(IDENTITY)
+        capture_under_way(ctx, world, trainer)
+        deadline = time.monotonic() + 60
+        while not up.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        trainer.end_now()
+        trainer.watch()
+        others.touch()
+    assert saved.exists() and len(started) == 1, "it wrote its checkpoint, and nobody started it again"
+    assert not list(ctx.run.services.glob("*.json"))

@@ -11,6 +11,7 @@ from gb300_facts import bad, every_link, fleet, group, needs, patched, result_of
 from profiles.load import ProfileProblem, load_profile
 from tasks.errors import UsageError
 from tasks.plan.numbers import plan_numbers
+from tasks.prompts.counts import PromptCounts, SideCounts, Spread
 from tasks.validate.checks import CHECKS, judge
 from tasks.validate.driver_checks import toolkit_channel
 from tasks.validate.requirements import refuse_unknown_overrides, requirements_of, with_plan
@@ -60,10 +61,28 @@ def test_the_size_of_the_log_is_known_once_the_prompts_are() -> None:
         hidden_size=7168, vocab_size=163840, intermediate_size=14336, num_attention_heads=96,
         num_key_value_heads=16, head_dim=64,
     )  # fmt: skip
-    need = with_plan(requirements_of(profile), profile, target, samples=100_000)
-    assert need.plan == plan_numbers(profile, target, 100_000)
+
+    def counted(chars: int) -> PromptCounts:
+        return PromptCounts(train=SideCounts(prompts=100_000, chars=Spread(mean=chars)))
+
+    need = with_plan(requirements_of(profile), profile, target, counted(160))
+    assert need.plan == plan_numbers(profile, target, counted(160))
     result = result_of(fleet(), need, "plan.disk", "train-0")
     assert result.status == "fail" and "33,2" in result.message, "35.7 TB of hidden states"
+    assert "prompts estimated from their characters" in result.message
+    longer = plan_numbers(profile, target, counted(160 + 4 * 1000))
+    assert longer.log_bytes is not None and need.plan is not None and need.plan.log_bytes is not None
+    more = 100_000 * 1000 * longer.sizes.token_bytes
+    assert longer.log_bytes - need.plan.log_bytes == more, "longer prompts need a larger disk"
+
+
+def test_of_a_log_with_a_window_only_the_window_must_fit() -> None:
+    values = {"stream": {"retention": "window", "window_bytes": 10**12}, "train": {"epochs": 1}}
+    profile = load_profile("gb300-kimi-k3", values).profile
+    target: Any = profile.hardware.target
+    prompts = PromptCounts(train=SideCounts(prompts=100_000, chars=Spread(mean=160)))
+    plan = plan_numbers(profile, target, prompts)
+    assert plan.log_disk_bytes == 10**12 and plan.log_bytes is not None and plan.log_bytes > 10**13
 
 
 def test_nothing_is_wired_to_one_gpu() -> None:

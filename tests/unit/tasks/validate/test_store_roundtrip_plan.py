@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from profiles.schema import Profile
 from tasks.stream.roundtrip_settings import EndResult, Failure, Series, Times, Traffic
+from tasks.validate.store_roundtrip import _settings
 from tasks.validate.store_roundtrip_causes import Logs
 from tasks.validate.store_roundtrip_outcome import Outcome, crossings, percentile, store_facts, worst_crossing
 from tasks.validate.store_roundtrip_plan import StoreEnds, ends_of, planned_series
@@ -64,6 +66,13 @@ def test_one_writer_is_measured_once() -> None:
 
 def test_one_machine_has_both_ends_on_the_stores_address() -> None:
     assert ends_of(profile()) == StoreEnds("127.0.0.1", "127.0.0.1", spans_hosts=False)
+
+
+@pytest.mark.parametrize("role", ["produce", "consume"])
+def test_both_ends_use_the_transport_of_the_run(role: Any, tmp_path: Path) -> None:
+    store = {"protocol": "rdma", "device": "mlx5_1", "gid_index": 3, "interface": "fabric0"}
+    told = _settings(profile(**store), 4096, ENDS, "10.0.0.1:1", tmp_path)[role]
+    assert (told.protocol, told.device, told.gid_index, told.interface) == ("rdma", "mlx5_1", 3, "fabric0")
 
 
 def traffic(placement: Any, payload: int, devices: dict[str, int], expected: tuple[str, ...]) -> Traffic:
