@@ -15,7 +15,10 @@ def keys_of(run_id: str) -> list[str]:
     ends = ("", "-5e6f7a8b-0011223344556677-1a")
     keys = [f"cmpl-{one}-0-1f2e3d4c{end}" for one in ids for end in ends]
     safe = re.sub("[^a-zA-Z0-9_-]", "_", run_id)
-    ready = [f"cmpl-{safe}-{name}-0-1f2e3d4c-5e6f7a8b-0011223344556677-1a" for name in ("ready", "readyx0", "readyx15")]
+    ready = [
+        f"cmpl-{safe}-{name}-0-1f2e3d4c-5e6f7a8b-0011223344556677-1a"
+        for name in ("ready", "readyx0", "readyx15")
+    ]
     return [*keys, f"{keys[0]}:error", *ready]
 
 
