@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rows import Row, Size
-from stream_rows import MODULES, measure_stream
+from stream_rows import GROUPS, MODULES, measure_stream
 
 from tasks.errors import RetrainError
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None, size: Size | None = None) -> No
     """Command line."""
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
-    parser.add_argument("--rows", nargs="*", choices=list(MODULES), default=[])
+    parser.add_argument("--rows", nargs="*", choices=[*MODULES, *GROUPS], default=[])
     parser.add_argument("--json", type=Path)
     wanted: Any = parser.parse_args(arguments)
     if wanted.rows and "stream" not in wanted.stages:
