@@ -1,8 +1,8 @@
 """The one writer of a hidden-state log.
 
 What a power cut may cost: nothing that `append` or `complete` returned for. The order is: a sample's file,
-written under another name, on disk; renamed; its token ids and its folder's names on disk; then its index line
-on disk. Samples that are completed at the same time share all but the first of these waits.
+written under another name, on disk; renamed; its token ids and its folder's names on disk; then its index
+line on disk. Samples that are completed at the same time share all but the first of these waits.
 
 Writing and completing are apart, because only the first needs the tensors and the processor, only the second
 the disk: one thread may write the next sample while others wait for the disk.

@@ -22,7 +22,7 @@ _CONNECT_TIMEOUT_S = 5.0
 _LEASE_TRIES = 3
 _GRANULE_BYTES = 1 << 20
 _CORES_A_TRANSFER = 2
-"""Mooncake's client spins for as long as a transfer lasts, and a thread of its own does the work meanwhile."""
+"""Mooncake's client spins for as long as a transfer lasts; a thread of its own does the work meanwhile."""
 _MASTER_UNREACHABLE = -900
 
 

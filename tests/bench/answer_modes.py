@@ -1,8 +1,9 @@
 """Rows `busy_seconds`: seconds in which the target is busy, for each trainable token, by answer mode.
 
-`generate` answers and captures in one pass. `recorded` reads a log of the same answers, ids included. `served`
-has the answer from a server without capture and reads it: here the target itself gives it first, asked without
-hidden states, so that its time is counted where it arises. The same prompts and lengths throughout.
+`generate` answers and captures in one pass. `recorded` reads a log of the same answers, ids included.
+`served` has the answer from a server without capture and reads it: here the target itself gives it first,
+asked without hidden states, so that its time is counted where it arises. The same prompts and lengths
+throughout.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ def busy_rows(found: BusySeconds, size: ModesSize) -> list[Row]:
             statistics.median(found.plain),
             None,
             "s/trainable token",
-            f"no goal; {concurrency} at once, one answer of {length} tokens each; medians of {size.runs} runs in "
-            f"turns ({_shown(values)}); canary included; baseline: the same answers from the server without "
+            f"no goal; {concurrency} at once, one answer of {length} tokens each; medians of {size.runs} runs "
+            f"in turns ({_shown(values)}); canary included; baseline: the same answers from the server without "
             f"extraction, s/output token; {machine()}",
         )
         for mode, values in found.modes.items()

@@ -1,7 +1,7 @@
 """Rows `capture_rate`: output tokens/s of a capture against plain generation by the same server without it.
 
-Same prompts as token ids, same number of requests at once, answers of the same length. Both servers are up and
-take turns; the one that waits does nothing.
+Same prompts as token ids, same number of requests at once, answers of the same length. Both servers are up
+and take turns; the one that waits does nothing.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ def rate_rows(speeds: dict[Case, Speeds], size: RateSize) -> list[Row]:
             statistics.median(found.plain),
             GOAL,
             "output tokens/s",
-            f"at least {GOAL}; {concurrency} at once, one answer of {length} tokens each, medians of {size.runs} "
-            f"runs in turns (capture {_shown(found.capture)}; plain {_shown(found.plain)}), the canary at a "
+            f"at least {GOAL}; {concurrency} at once, one answer of {length} tokens each, medians of "
+            f"{size.runs} runs in turns (capture {_shown(found.capture)}; plain {_shown(found.plain)}), the canary at a "
             f"capture's start left out, both servers up; {machine()}",
         )
         for (concurrency, length), found in speeds.items()

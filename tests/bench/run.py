@@ -1,8 +1,8 @@
 """`make bench`: what this project's own loops cost beside the plain way of doing the same, on this machine.
 
-    make bench                                        every stage; `stream` starts servers and takes long
+    make bench                                        every stage; `stream` starts servers: half an hour
     make bench STAGES=train JSON=file                 one stage; the rows go to a file too
-    make bench STAGES=stream ROWS="target_work"       some rows of the stream stage
+    make bench STAGES=stream ROWS="log consume"       some rows of the stream stage, each in minutes
 
 Both sides of a row are measured in turns in one run, on the same weights and inputs; where both compute a
 result, it is compared before anything is timed. The ratio is the statement, the absolute figures belong to

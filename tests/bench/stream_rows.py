@@ -27,7 +27,7 @@ MODULES = {
     "log": "log_rows:log_rows",
     "large_log": "log_rows:large_log_rows",
 }
-"""Name for `ROWS` -> module, or module and function, `rows` otherwise. What measures several rows gives all."""
+"""Name for `ROWS` -> module, and function if it is not `rows`. What measures several rows gives all."""
 GROUPS = ("capture_rate",)
 """Names for all rows that begin with them."""
 
