@@ -102,11 +102,11 @@ class Commit:
             self._entries[one.entry.i] = one.entry
 
     def _write(self, ids: bytes, lines: bytes) -> None:
-        if self._sync:
-            sync_path(self._folder)
         write_all(self._ids, ids)
         if self._sync:
             os.fdatasync(self._ids)
+            # After the ids: a file system with a journal has put the names of the files on disk with them.
+            sync_path(self._folder)
         write_all(self._index, lines)
         if self._sync:
             os.fdatasync(self._index)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tasks.errors import StageInputError
 from tasks.stream.index import IDS, INDEX, RECAPTURE, IndexEntry, index_digest, read_index
-from tasks.stream.log_writer import LogWriter
+from tasks.stream.log_writer import LogWriter, WrittenSample
 from tasks.stream.models import Split
 from tasks.stream.repair import END, note_damaged
 from tasks.stream.retention import consumed
@@ -34,6 +34,7 @@ __all__ = [
     "HiddenStateLog",
     "IndexEntry",
     "LogWriter",
+    "WrittenSample",
     "index_digest",
     "read_index",
 ]

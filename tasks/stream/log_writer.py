@@ -1,8 +1,11 @@
 """The one writer of a hidden-state log.
 
-What a power cut may cost: nothing that `append` returned for. The order is: a sample's file, written under
-another name, on disk; renamed; its folder's names on disk; its token ids on disk; then its index line on
-disk. Samples that are appended at the same time share all but the first of these waits.
+What a power cut may cost: nothing that `append` or `complete` returned for. The order is: a sample's file,
+written under another name, on disk; renamed; its token ids and its folder's names on disk; then its index
+line on disk. Samples that are completed at the same time share all but the first of these waits.
+
+Writing and completing are apart, because only the first needs the tensors and the processor, only the second
+the disk: one thread may write the next sample while others wait for the disk.
 """
 
 from __future__ import annotations
@@ -10,9 +13,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +27,36 @@ from tasks.stream.index import IndexEntry, TokenIds, encode_ids, index_digest
 from tasks.stream.models import Split
 from tasks.stream.repair import END, open_repaired
 from tasks.stream.retention import ConsumedSamples, Space, on_disk
-from tasks.stream.sample_file import SampleBytes, sample_bytes, write_durably
+from tasks.stream.sample_file import SampleBytes, sample_bytes, sync_and_close, write_open
 
 if TYPE_CHECKING:
     import torch
 
 # Digits of the place and of the digest, which are not known when a line's length is estimated.
 _LINE_MARGIN_BYTES = 64
+
+
+@dataclass(frozen=True)
+class WrittenSample:
+    """A sample whose file is written under another name, but not yet on disk; it goes to `complete`.
+
+    Args:
+        entry: Its index entry, without its place among the ids.
+        ids: Ids of prompt and answer, encoded.
+        descriptor: Its open file.
+        size: Bytes of its file.
+        reserved: Bytes taken from the window, and how many of them for good.
+    """
+
+    entry: IndexEntry
+    ids: bytes
+    descriptor: int
+    size: int
+    reserved: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        return f"sample {self.entry.i} ({self.entry.prompt_id})"
 
 
 class LogWriter:
@@ -98,9 +123,41 @@ class LogWriter:
         hidden_states: torch.Tensor,
         token_ids: torch.Tensor,
     ) -> IndexEntry:
-        """Write a sample; on return it is on disk. It is complete in the log or absent from it.
+        """Write a sample and complete it; on return it is on disk.
 
-        Waits while the window is full. The tensors may be views of a buffer that is used again afterwards.
+        Arguments and errors are those of `write` and `complete`.
+        """
+        return self.complete(
+            self.write(
+                i=i,
+                prompt_id=prompt_id,
+                domain=domain,
+                split=split,
+                prompt_tokens=prompt_tokens,
+                answer_ids=answer_ids,
+                finish_reason=finish_reason,
+                hidden_states=hidden_states,
+                token_ids=token_ids,
+            )
+        )
+
+    def write(
+        self,
+        *,
+        i: int,
+        prompt_id: str,
+        domain: str,
+        split: Split,
+        prompt_tokens: int,
+        answer_ids: Sequence[int],
+        finish_reason: str,
+        hidden_states: torch.Tensor,
+        token_ids: torch.Tensor,
+    ) -> WrittenSample:
+        """Give a sample to the system, which writes it to disk while others are written.
+
+        It is not in the log before `complete`, which must follow. Waits while the window is full. The tensors
+        may be views of a buffer that is used again afterwards.
 
         Args:
             hidden_states: `[T, L, H]`.
@@ -129,53 +186,75 @@ class LogWriter:
             ids=self._ids,
         )
         ids = encode_ids([*token_ids[:prompt_tokens].tolist(), *answer_ids])
-        with self._claim(i):
-            return self._append(entry, sample, ids)
+        self._claim(i)
+        try:
+            return self._write(entry, sample, ids)
+        except BaseException:
+            self._disclaim(i)
+            raise
 
-    @contextmanager
-    def _claim(self, number: int) -> Iterator[None]:
-        """Hold a number while its sample is written."""
+    def _claim(self, number: int) -> None:
+        """Hold a number while its sample is written and completed."""
         with self._lock:
             if number in self.entries or number in self._claimed:
                 raise ValueError(f"sample {number} is already in the log")
             self._claimed.add(number)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._claimed.discard(number)
 
-    def _append(self, entry: IndexEntry, sample: SampleBytes, ids: bytes) -> IndexEntry:
-        name = f"sample {entry.i} ({entry.prompt_id})"
+    def _disclaim(self, number: int) -> None:
+        with self._lock:
+            self._claimed.discard(number)
+
+    def _write(self, entry: IndexEntry, sample: SampleBytes, ids: bytes) -> WrittenSample:
         size = on_disk(sample.size)
         beside = len(ids) + len(entry.line().encode()) + _LINE_MARGIN_BYTES
         kept = beside if entry.split == "train" else beside + size
-        self._space.reserve(name, size + beside, kept)
-        path = self.folder / entry.file_name
-        temporary = self.folder / f".hs_{entry.i}.tmp"
+        written = WrittenSample(entry, ids, -1, sample.size, (size + beside, kept))
+        self._space.reserve(written.name, *written.reserved)
         try:
-            with writing(name, path, sample.size):
-                digest = self._write_file(temporary, path, sample)
-            written = self._commit.add(replace(entry, xxh3=digest), ids)
+            with writing(written.name, self.folder / entry.file_name, sample.size):
+                descriptor, digest = write_open(self._temporary(entry), sample)
         except BaseException:
-            temporary.unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-            self._space.release(size + beside, kept)
+            self._space.release(*written.reserved)
             raise
+        return replace(written, entry=replace(entry, xxh3=digest), descriptor=descriptor)
+
+    def complete(self, written: WrittenSample) -> IndexEntry:
+        """Put a written sample on disk and into the log; it is complete there or absent from it.
+
+        Needs nothing of the sample's tensors: to be called from any thread, once for each sample.
+
+        Raises:
+            LogWriteError: The disk is full or failed.
+        """
+        entry = written.entry
+        path = self.folder / entry.file_name
+        try:
+            with writing(written.name, path, written.size):
+                self._sync_and_rename(written, path)
+            added = self._commit.add(entry, written.ids)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            self._space.release(*written.reserved)
+            raise
+        finally:
+            self._disclaim(entry.i)
         if entry.split == "train":
             with self._lock:
-                self._deletable[entry.i] = size
-        return written
+                self._deletable[entry.i] = on_disk(written.size)
+        return added
 
-    def _write_file(self, temporary: Path, path: Path, sample: SampleBytes) -> str:
-        """Write the file and give it its name; return its digest. What a full disk took is given back."""
+    def _sync_and_rename(self, written: WrittenSample, path: Path) -> None:
+        """What a full disk took is given back before anybody looks at what is free."""
+        temporary = self._temporary(written.entry)
         try:
-            digest = write_durably(temporary, sample, self._sync)
+            sync_and_close(written.descriptor, self._sync)
             os.replace(temporary, path)
-        except OSError:
+        except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        return digest
+
+    def _temporary(self, entry: IndexEntry) -> Path:
+        return self.folder / f".hs_{entry.i}.tmp"
 
     def _delete_consumed(self) -> int:
         """Delete the files of consumed training samples; their lines stay. Return the bytes freed."""

@@ -90,11 +90,14 @@ def _view(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())
 
 
-def write_durably(path: Path, sample: SampleBytes, sync: bool = True) -> str:
-    """Write a new file, put its contents on disk, return its XXH3-128 as hexadecimal digits.
+def write_open(path: Path, sample: SampleBytes) -> tuple[int, str]:
+    """Write a new file and leave it open; `sync_and_close` puts it on disk. A file that failed is gone again.
+
+    Returns:
+        Its descriptor, and its XXH3-128 as hexadecimal digits.
 
     Raises:
-        OSError: The disk did not take it.
+        OSError: The system did not take it.
     """
     digest = xxhash.xxh3_128()
     descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -104,11 +107,24 @@ def write_durably(path: Path, sample: SampleBytes, sync: bool = True) -> str:
                 piece = part[start : start + _PIECE_BYTES]
                 digest.update(piece)
                 write_all(descriptor, piece)
+    except BaseException:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        raise
+    return descriptor, digest.hexdigest()
+
+
+def sync_and_close(descriptor: int, sync: bool) -> None:
+    """Close a written file, its contents on disk unless `sync` is False.
+
+    Raises:
+        OSError: The disk did not take it; the file is closed all the same.
+    """
+    try:
         if sync:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return digest.hexdigest()
 
 
 def read_checked(path: Path, size: int, digest: str) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ Only this package imports mooncake. Every negative return code becomes a `StoreE
 from __future__ import annotations
 
 import ctypes
+import os
 import socket
 import threading
 from types import TracebackType
@@ -20,6 +21,8 @@ ERROR_SUFFIX = ":error"
 _CONNECT_TIMEOUT_S = 5.0
 _LEASE_TRIES = 3
 _GRANULE_BYTES = 1 << 20
+_CORES_A_TRANSFER = 2
+"""Mooncake's client spins for as long as a transfer lasts; a thread of its own does the work meanwhile."""
 
 
 class ObjectMissing(StoreError):
@@ -71,6 +74,9 @@ def _require_listening(master: str) -> None:
 class StoreClient:
     """A client without a segment of its own: reads, removes, looks. Usable from several threads.
 
+    No more transfers run at once than half of the cores: on two cores a second one would take from the first
+    what it waits for.
+
     Args:
         master: `host:port` of the master.
         host: Address that this client gives as its own.
@@ -103,6 +109,7 @@ class StoreClient:
         self.lease_retries = 0
         self.raw: Any = MooncakeDistributedStore()
         self._threads = threading.local()
+        self._transfers = threading.Semaphore(max(1, len(os.sched_getaffinity(0)) // _CORES_A_TRANSFER))
         self._registered: list[Any] = []
         code = self.raw.setup(
             host, "P2PHANDSHAKE", segment_bytes, local_buffer_bytes, protocol, device, master
@@ -164,7 +171,8 @@ class StoreClient:
         for attempt in range(_LEASE_TRIES):
             size = self.size(key) if expected_bytes is None else expected_bytes
             buffer = self._buffer(size)
-            code = self.raw.get_into(key, ctypes.addressof(buffer), size)
+            with self._transfers:
+                code = self.raw.get_into(key, ctypes.addressof(buffer), size)
             if code == size:
                 return memoryview(buffer).cast("B")[:size]
             if code == LEASE_EXPIRED and attempt + 1 < _LEASE_TRIES:

@@ -1,74 +1,43 @@
 """Rows `capture_rate`: output tokens/s of a capture against plain generation by the same server without it.
 
-Same prompts as token ids, same number of requests at once, answers of the same length: the end token of the
-target is renamed, so that every answer reaches its length. The servers take turns, one start each a run.
+Same prompts as token ids, same number of requests at once, answers of the same length. Both servers are up
+and take turns; the one that waits does nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
+from endless import Case, Over, endless_target, overrides
 from rows import Row, compared, machine
-from servers import Busy, Workplace, extracting, patient, plain, workplace
+from servers import Busy, Extracting, Workplace, extracting, patient, plain, workplace
 
-from profiles.load import load_profile
-from tasks.prompts.load import load_prompts
-from tasks.serve.target_folder import resolve_target
 from tasks.serve.vllm_http import Server
-from tasks.stream.log import INDEX, HiddenStateLog
+from tasks.stream.canary import TEXTS
+from tasks.stream.log import INDEX, HiddenStateLog, IndexEntry
 
 GOAL = 0.95
-MODES = ("generate",)
-"""Answer modes whose busy seconds are shown; one more row for each that the profile knows."""
-_NEVER_GENERATED = "<jupyter_script>"
-_END = "<|im_end|>"
-LONGEST_PROMPT = 512
 _LONGEST_ANSWER_S = 3600.0
-
-Case = tuple[int, int]
-"""Requests at once, answer length in tokens."""
-Over = dict[str, Any]
+_WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True)
 class RateSize:
-    """What is captured in each run, for each concurrency and each length."""
+    """What is captured in each run: one answer for each place, so that all end together, the hardest case."""
 
-    concurrencies: tuple[int, ...] = (8, 16)
-    lengths: tuple[int, ...] = (256, 1024)
-    """Answer lengths, tokens; prompts come on top."""
-    turns: int = 1
-    """Requests for each place: 1 lets all answers end together, the hardest case for the reader."""
+    cases: tuple[Case, ...] = ((8, 256), (16, 256), (8, 1024), (16, 1024))
     runs: int = 3
-    modes: tuple[str, ...] = MODES
 
-    def cases(self) -> Iterator[Case]:
-        """Every concurrency with every length."""
-        for concurrency in self.concurrencies:
-            for length in self.lengths:
-                yield concurrency, length
-
-
-@dataclass
-class Speeds:
-    """Figures of one case: a value for each run, `capture` by mode."""
-
-    plain: list[float] = field(default_factory=list)
-    """Output tokens/s."""
-    plain_busy: list[float] = field(default_factory=list)
-    """Busy seconds per output token."""
-    capture: dict[str, list[float]] = field(default_factory=dict)
-    capture_busy: dict[str, list[float]] = field(default_factory=dict)
-    """Busy seconds per trainable token."""
+    @property
+    def most(self) -> Case:
+        """Requests at once and answer length that the servers must allow."""
+        return max(case[0] for case in self.cases), max(case[1] for case in self.cases)
 
 
 @dataclass(frozen=True)
@@ -79,145 +48,107 @@ class Asked:
     max_tokens: int
 
 
+@dataclass(frozen=True)
+class Captured:
+    """What one capture did."""
+
+    entries: tuple[IndexEntry, ...]
+    asked: tuple[Asked, ...]
+    """The same requests for a plain server."""
+    seconds: float
+    """From the first answer under way to the last line of the index; the canary at the start is left out."""
+    busy_s: float
+    """In which the server had something to do; the canary is in it."""
+
+    @property
+    def generated(self) -> int:
+        """Output tokens."""
+        return sum(entry.answer_tokens for entry in self.entries)
+
+    @property
+    def trainable(self) -> int:
+        return sum(entry.trainable_tokens for entry in self.entries)
+
+
+@dataclass
+class Speeds:
+    """Output tokens/s of one case, a value for each run."""
+
+    plain: list[float] = field(default_factory=list)
+    capture: list[float] = field(default_factory=list)
+
+
 def rows(folder: Path, size: RateSize | None = None) -> list[Row]:
-    """A row for each case, then one for each answer mode."""
+    """A row for each case."""
     size = size or RateSize()
     endless = endless_target(folder)
-    speeds = {case: Speeds() for case in size.cases()}
-    asked: dict[Case, list[Asked]] = {}
-    for number in range(size.runs):
-        for mode in size.modes:
-            with workplace(folder, f"bench-{mode}-{number}", overrides(folder, endless, size, mode)) as place:
-                _captures(place, size, mode, speeds, asked)
-        with workplace(folder, f"bench-plain-{number}", overrides(folder, endless, size)) as place:
-            _plain_runs(place, speeds, asked)
-    return [*rate_rows(speeds, size), *busy_rows(speeds, size)]
+    speeds: dict[Case, Speeds] = {case: Speeds() for case in size.cases}
+    over = overrides(folder, endless, size.most, size.most[1])
+    with (
+        workplace(folder, "bench-rate", over) as place,
+        extracting(place) as target,
+        plain(place, place.profile.serve.served_name) as server,
+    ):
+        for run in range(size.runs):
+            for case, found in speeds.items():
+                one = overrides(folder, endless, case, size.most[1])
+                captured = capture_once(target, place.run.path / f"stream-{run}-{case[0]}-{case[1]}", one)
+                found.capture.append(captured.generated / captured.seconds)
+                if run == 0:
+                    warm_up(server, captured.asked, case[0])
+                generated, seconds, _ = plain_once(server, captured.asked, case[0])
+                found.plain.append(generated / seconds)
+    return rate_rows(speeds, size)
 
 
-def overrides(folder: Path, endless: Path, size: RateSize, mode: str = "", case: Case | None = None) -> Over:
-    """Fields over the laptop profile: of the servers, which all cases share, and of one case's client."""
-    concurrency, length = case or (max(size.concurrencies), max(size.lengths))
-    train, one = _prompt_files(folder, concurrency * size.turns)
-    chosen = answer_mode(mode)["stream"] if mode else {}
-    return {
-        "target": {
-            "model": str(endless),
-            "source": {"kind": "path", "distribution": "", "version": "", "file": "", "sha256": ""},
-            "max_model_len": max(size.lengths) + LONGEST_PROMPT,
-        },
-        "prompts": {
-            "train": [str(train)],
-            "evaluate": [str(one)],
-            "train_per_domain": None,
-            "evaluate_per_domain": None,
-        },
-        "stream": {"concurrency": concurrency, "max_new_tokens": length, **chosen},
-        "evaluate": {"replay_max_new_tokens": 2},
-    }
+def short(folder: Path) -> list[Row]:
+    """Answers of 256 tokens."""
+    return rows(folder, RateSize(((8, 256), (16, 256))))
 
 
-def _prompt_files(folder: Path, count: int) -> tuple[Path, Path]:
-    """The first `count` training prompts of the laptop profile over all domains, and one to evaluate."""
-    train, one = folder / f"first-{count}.jsonl", folder / "one.jsonl"
-    if not train.exists():
-        prompts = load_prompts(load_profile("laptop").profile).prompts
-        chosen = [prompt for prompt in prompts if prompt.split == "train"]
-        step = max(1, len(chosen) // count)
-        lines = [
-            json.dumps({"id": prompt.id, "domain": prompt.domain, "messages": prompt.turns()})
-            for prompt in chosen[::step][:count]
-        ]
-        train.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        one.write_text('{"id": "one", "domain": "qa", "prompt": "Say hello."}\n', encoding="utf-8")
-    return train, one
+def long_8(folder: Path) -> list[Row]:
+    """Eight answers of 1,024 tokens."""
+    return rows(folder, RateSize(((8, 1024),)))
 
 
-def endless_target(folder: Path) -> Path:
-    """A copy of the laptop's target whose end token never comes; the weights are links.
-
-    The chat template goes on writing the old end token, which from now on is a token like any other.
-    """
-    source, copy = resolve_target(load_profile("laptop").profile), folder / "endless"
-    copy.mkdir()
-    for file in source.iterdir():
-        if file.suffix == ".safetensors":
-            (copy / file.name).symlink_to(file)
-        elif file.is_file():
-            shutil.copyfile(file, copy / file.name)
-    identity = _token_id(copy)
-    for name in ("config.json", "generation_config.json"):
-        _change(copy / name, eos_token_id=identity)
-    _change(copy / "tokenizer_config.json", eos_token=_NEVER_GENERATED)
-    if (copy / "special_tokens_map.json").exists():
-        _change(copy / "special_tokens_map.json", eos_token=_NEVER_GENERATED)
-    return copy
+def long_16(folder: Path) -> list[Row]:
+    """Sixteen answers of 1,024 tokens."""
+    return rows(folder, RateSize(((16, 1024),)))
 
 
-def _token_id(target: Path) -> int:
-    tokens = json.loads((target / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
-    found = [int(token["id"]) for token in tokens if token["content"] == _NEVER_GENERATED]
-    if not found:
-        raise AssertionError(f"the target has no token {_NEVER_GENERATED} to take the end token's place")
-    return found[0]
+def capture_once(target: Extracting, folder: Path, over: Over) -> Captured:
+    """Capture into `folder` with a client whose profile has the fields `over`."""
+    place: Workplace = replace(target.place, profile=patient(over))
+    with Busy(target.server, more_than=len(TEXTS)) as busy:
+        captures = replace(target, place=place).capture(folder)
+    log = HiddenStateLog(folder / captures.log)
+    entries = sorted(log.entries(), key=lambda entry: entry.i)
+    # A sample is in the log with its line of the index; what the client does after the last is no capture.
+    seconds = (log.folder / INDEX).stat().st_mtime - _began(busy)
+    asked = [
+        Asked(tuple(log.load(entry)[1][: entry.prompt_tokens].tolist()), entry.answer_tokens)
+        for entry in entries
+    ]
+    return Captured(tuple(entries), tuple(asked), seconds, busy.seconds)
 
 
-def _change(path: Path, **values: object) -> None:
-    if path.exists():
-        known = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps({**known, **values}), encoding="utf-8")
+def warm_up(server: Server, asked: Sequence[Asked], concurrency: int) -> None:
+    """The first batch of a server takes longer; the capturing one had its canary."""
+    first = [replace(one, max_tokens=min(one.max_tokens, _WARM_UP_TOKENS)) for one in asked]
+    asyncio.run(_generate(server, first, concurrency))
 
 
-def answer_mode(mode: str) -> dict[str, Any]:
-    """Fields of the profile that choose an answer mode."""
-    return {"stream": {"answers": mode}}
-
-
-def _captures(
-    place: Workplace, size: RateSize, mode: str, speeds: dict[Case, Speeds], asked: dict[Case, list[Asked]]
-) -> None:
-    """Every case through our connector and client, on one start of the server."""
-    root = place.run.path
-    with extracting(place) as target:
-        for case, found in speeds.items():
-            over = overrides(root.parent.parent, place.target, size, mode, case)
-            profile = patient(over)
-            client = replace(target, place=replace(place, profile=profile))
-            folder = root / f"stream-{case[0]}-{case[1]}"
-            with Busy(target.server) as busy:
-                captures = client.capture(folder)
-            log = HiddenStateLog(folder / captures.log)
-            entries = log.entries()
-            # A sample is in the log with its line of the index; what the client does after the last is no
-            # capture any more.
-            ended = (log.folder / INDEX).stat().st_mtime
-            generated = sum(len(entry.answer_ids) for entry in entries)
-            trainable = sum(entry.trainable_tokens for entry in entries)
-            found.capture.setdefault(mode, []).append(generated / (ended - _began(busy)))
-            found.capture_busy.setdefault(mode, []).append(busy.seconds / trainable)
-            asked.setdefault(
-                case,
-                [
-                    Asked(tuple(log.load(entry)[1][: entry.prompt_tokens].tolist()), len(entry.answer_ids))
-                    for entry in sorted(entries, key=lambda entry: entry.i)
-                ],
-            )
-
-
-def _plain_runs(place: Workplace, speeds: dict[Case, Speeds], asked: dict[Case, list[Asked]]) -> None:
-    """Every case against the server without extraction, with the prompts and lengths of the captures."""
-    name = place.profile.serve.served_name
-    with plain(place, name) as server:
-        for case, found in speeds.items():
-            with Busy(server) as busy:
-                generated = asyncio.run(_generate(server, asked[case], case[0]))
-                ended = time.time()
-            found.plain.append(generated / (ended - _began(busy)))
-            found.plain_busy.append(busy.seconds / generated)
+def plain_once(server: Server, asked: Sequence[Asked], concurrency: int) -> tuple[int, float, float]:
+    """Answer all; output tokens, seconds from the first under way to the last answer, and busy seconds."""
+    with Busy(server, more_than=len(TEXTS)) as busy:
+        generated = asyncio.run(_generate(server, asked, concurrency))
+        ended = time.time()
+    return generated, ended - _began(busy), busy.seconds
 
 
 def _began(busy: Busy) -> float:
     if busy.began is None:
-        raise AssertionError("no request was ever seen running: the answers are too short to be measured")
+        raise AssertionError("the requests were never seen running: the answers are too short to be measured")
     return busy.began
 
 
@@ -257,37 +188,19 @@ async def _generate(server: Server, asked: Sequence[Asked], concurrency: int) ->
 
 
 def rate_rows(speeds: dict[Case, Speeds], size: RateSize) -> list[Row]:
-    """Output tokens/s of capture (first mode) over plain generation, medians over the runs."""
-    mode = size.modes[0]
+    """Output tokens/s of capture over plain generation, medians over the runs."""
     return [
         compared(
             f"capture_rate, {concurrency} x {length}",
-            statistics.median(found.capture[mode]),
+            statistics.median(found.capture),
             statistics.median(found.plain),
             GOAL,
             "output tokens/s",
-            f"at least {GOAL}; {concurrency} at once, answers of {length} tokens, "
-            f"{concurrency * size.turns} prompts, medians of {size.runs} runs in turns "
-            f"(capture {_shown(found.capture[mode])}; plain {_shown(found.plain)}); {machine()}",
+            f"at least {GOAL}; {concurrency} at once, one answer of {length} tokens each, medians of "
+            f"{size.runs} runs in turns (capture {_shown(found.capture)}; plain {_shown(found.plain)}), the canary at a "
+            f"capture's start left out, both servers up; {machine()}",
         )
         for (concurrency, length), found in speeds.items()
-    ]
-
-
-def busy_rows(speeds: dict[Case, Speeds], size: RateSize) -> list[Row]:
-    """Busy seconds of the target per trainable token by answer mode, beside plain generation per token."""
-    case = (max(size.concurrencies), min(size.lengths))
-    found = speeds[case]
-    return [
-        compared(
-            f"busy s of the target, {mode}",
-            statistics.median(found.capture_busy[mode]),
-            statistics.median(found.plain_busy),
-            None,
-            "s/trainable token",
-            f"no goal; {case[0]} at once, answers of {case[1]} tokens; baseline: plain, s/output token",
-        )
-        for mode in size.modes
     ]
 
 

@@ -2,126 +2,232 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import os
 import random
 import shutil
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any, Protocol
 
 import torch
 from consume import interleaved, rate_row
-from rows import Row
+from rows import Row, cpus
 from store_objects import HIDDEN, LAYERS, MIB, StoredSample, sample_of, stored
 
-from tasks.stream.checksum import check_seal
-from tasks.stream.log import HiddenStateLog, LogWriter
+from tasks.stream.log import HiddenStateLog, IndexEntry, LogWriter, WrittenSample
+from tasks.stream.reading import COMPLETERS, MOST_READERS, SampleReader
+from tasks.stream.sample import Answer, Request, Shape
 from tasks.stream.store import StoreClient, check
+from tasks.stream.sweeping import Sweeper
 
 GOAL = 0.80
 LARGE, SMALL = 100_000, 1_000
-THREADS = 2
+SIZES = ((16, 16), (128, 1), (4, 64))
+"""Samples and MiB of each; about 1 MiB as on the laptop."""
 _OPEN_LIMIT_S = 1.0
+_LIMIT_S = 600.0
+_PROMPT_TOKENS = 8
 
 
 def rows(folder: Path) -> list[Row]:
-    """What `make bench` prints."""
-    return [log_row(folder), *large_log_rows(folder)]
+    """Both parts, one after the other."""
+    return [*log_rows(folder), *large_log_rows(folder)]
 
 
-def log_row(folder: Path, repetitions: int = 5, count: int = 16, size_mib: int = 16) -> Row:
-    """Receiving to the durable log against the slower of bare get and bare file write, same threads.
+def log_rows(folder: Path, repetitions: int = 7, sizes: Sequence[tuple[int, int]] = SIZES) -> list[Row]:
+    """Receiving to the durable log against the slower of bare get and bare file write.
 
     Args:
         folder: On the disk that is measured.
+        sizes: Number of samples and MiB of each, for each row.
     """
+    found = []
+    for count, size_mib in sizes:
+        own = folder / f"{size_mib}-mib"
+        own.mkdir()
+        found.append(_log_row(own, repetitions, count, size_mib))
+        shutil.rmtree(own)
+    return found
+
+
+def _log_row(folder: Path, repetitions: int, count: int, size_mib: int) -> Row:
     samples = [sample_of(f"bench-log-{number}", size_mib * MIB) for number in range(count)]
-    # The same threads throughout: the store's client keeps a registered buffer for each.
-    with stored(samples, folder) as client, ThreadPoolExecutor(THREADS) as threads:
-        sides = [_Receive(client, folder / "log"), _BareGet(client, samples), _BareWrite(samples, folder)]
-        runs = [partial(side, threads, samples) for side in sides]
-        ours, get, write = interleaved(runs, repetitions)
+    with stored(samples, folder) as client, contextlib.ExitStack() as stack:
+        sides: dict[str, Side] = {"ours": stack.enter_context(Receive(client, samples, folder / "log"))}
+        for threads in (MOST_READERS, COMPLETERS):
+            sides[f"get {threads}"] = stack.enter_context(BareGet(client, samples, threads))
+            sides[f"write {threads}"] = stack.enter_context(BareWrite(samples, folder / "bare", threads))
+        seconds = _in_turns(sides, repetitions)
     total = sum(one.bytes for one in samples)
-    slower = max(get, write)
+    get, write = (min(v for k, v in seconds.items() if k.startswith(kind)) for kind in ("get", "write"))
+    bare = ((name, total / took / 1e9) for name, took in seconds.items() if name != "ours")
+    shown = ", ".join(f"{name} threads {rate:.3g}" for name, rate in bare)
     conditions = (
-        f"{count} samples of {size_mib} MiB, {THREADS} threads; baseline: the slower of bare get "
-        f"({total / get / 1e9:.3g} GB/s) and bare write, fsync, rename, fsync of the folder "
-        f"({total / write / 1e9:.3g} GB/s); medians of {repetitions}"
+        f"at least {GOAL}; {count} samples of {size_mib} MiB from another process over tcp, read, verified, "
+        f"written, on disk and in the index by the product's reader ({MOST_READERS} threads that read, "
+        f"{COMPLETERS} that wait for the disk); baseline: the slower of get_into and of write, fsync, "
+        f"rename, fsync of the folder, each with the number of threads that is best for it (GB/s: {shown}); "
+        f"medians of {repetitions} in turns; {cpus()}"
     )
-    return rate_row("log, received to durable", total, ours, slower, GOAL, conditions)
+    return rate_row(f"log, {size_mib} MiB", total, seconds["ours"], max(get, write), GOAL, conditions)
 
 
-class _Receive:
-    """Get, check the seal, append: the tensors are views of the read buffer."""
+class Side(Protocol):
+    """One of the things that are compared."""
 
-    def __init__(self, client: StoreClient, folder: Path):
+    def prepare(self) -> None:
+        """Make room for the next repetition; this is not timed."""
+
+    def __call__(self) -> None:
+        """One repetition."""
+
+
+def _in_turns(sides: Mapping[str, Side], repetitions: int) -> dict[str, float]:
+    """Median seconds of each, one after another in every repetition, after one warm-up."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(repetitions + 1):
+        for name, side in sides.items():
+            side.prepare()
+            started = time.perf_counter()
+            side()
+            if turn:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+class Receive:
+    """The product: all samples have been answered and lie in the store; the reader takes them to the log."""
+
+    def __init__(self, client: StoreClient, samples: Sequence[StoredSample], folder: Path):
         self._client = client
         self._folder = folder
+        self._answered = [_answered(number, one) for number, one in enumerate(samples)]
 
-    def __call__(self, threads: ThreadPoolExecutor, samples: Sequence[StoredSample]) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def __enter__(self) -> Receive:
         self._log = LogWriter(self._folder)
-        list(threads.map(self._take, range(len(samples)), samples))
+        shape = Shape(LAYERS, HIDDEN, "float32")
+        sweeper = Sweeper(self._client, "bench", lambda: True, 0.0)
+        # One reader throughout: each of its threads keeps a registered buffer.
+        self._reader = SampleReader(self._client, sweeper, self, shape, _LIMIT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
         self._log.close()
 
-    def _take(self, number: int, one: StoredSample) -> None:
-        data = self._client.get(one.key, one.bytes)
-        check_seal(data)
-        ids = torch.frombuffer(data, dtype=torch.int64, count=one.rows)
-        states = torch.frombuffer(
-            data, dtype=torch.float32, count=one.rows * LAYERS * HIDDEN, offset=8 * one.rows
-        )
-        self._log.append(
-            i=number,
-            prompt_id=one.key,
-            domain="qa",
-            split="train",
-            prompt_tokens=8,
-            answer_ids=[*ids[8:].tolist(), 0],
-            finish_reason="stop",
-            hidden_states=states.view(one.rows, LAYERS, HIDDEN),
-            token_ids=ids,
-        )
+    def prepare(self) -> None:
+        """Begin an empty log."""
+        self._log.close()
+        shutil.rmtree(self._folder)
+        self._log = LogWriter(self._folder)
+
+    def __call__(self) -> None:
+        asyncio.run(self._take_all())
+        if len(self._log.entries) != len(self._answered):
+            raise AssertionError(f"{len(self._log.entries)} of {len(self._answered)} samples")
+
+    async def _take_all(self) -> None:
+        deadline = asyncio.get_running_loop().time() + _LIMIT_S
+        async with asyncio.TaskGroup() as group:
+            for request, answer in self._answered:
+                group.create_task(self._reader.take(request, answer, deadline))
+
+    @property
+    def waits(self) -> int:
+        return self._log.waits
+
+    @property
+    def waiting(self) -> bool:
+        return self._log.waiting
+
+    def write(self, **sample: Any) -> WrittenSample:
+        return self._log.write(**sample)
+
+    def complete(self, written: WrittenSample) -> IndexEntry:
+        return self._log.complete(written)
 
 
-class _BareGet:
+def _answered(number: int, one: StoredSample) -> tuple[Request, Answer]:
+    """Request and answer of a stored sample, as the server would have given them."""
+    prompt = tuple(range(_PROMPT_TOKENS))
+    answer_ids = (*range(_PROMPT_TOKENS, one.rows), 0)
+    request = Request(number, one.key, "qa", "train", prompt, len(answer_ids), 0.0, 1.0, 0)
+    states = {"shape": [one.rows, LAYERS, HIDDEN], "dtype": "torch.float32", "offset": 8 * one.rows}
+    manifest = {
+        "handle": one.key,
+        "tensors": {
+            "token_ids": {"shape": [one.rows], "dtype": "torch.int64", "offset": 0},
+            "hidden_states": states,
+        },
+        "metadata": {"total_aligned_bytes": one.bytes},
+    }
+    return request, Answer(answer_ids, "length", manifest)
+
+
+class BareGet:
     """`get_into` and nothing else, each thread into a registered buffer of its own."""
 
-    def __init__(self, client: StoreClient, samples: Sequence[StoredSample]):
+    def __init__(self, client: StoreClient, samples: Sequence[StoredSample], threads: int):
         self._client = client
+        self._samples = samples
+        self._threads = ThreadPoolExecutor(threads)
         self._free: SimpleQueue[ctypes.Array[ctypes.c_char]] = SimpleQueue()
-        for _ in range(THREADS):
+        for _ in range(threads):
             buffer = (ctypes.c_char * max(one.bytes for one in samples))()
             address = ctypes.addressof(buffer)
             check("register_buffer", "bare get", client.raw.register_buffer(address, len(buffer)))
             self._free.put(buffer)
 
-    def __call__(self, threads: ThreadPoolExecutor, samples: Sequence[StoredSample]) -> None:
-        list(threads.map(self._get, range(len(samples)), samples))
+    def __enter__(self) -> BareGet:
+        return self
 
-    def _get(self, _: int, one: StoredSample) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+        while not self._free.empty():
+            self._client.raw.unregister_buffer(ctypes.addressof(self._free.get()))
+
+    def prepare(self) -> None:
+        """Nothing is left from the last repetition."""
+
+    def __call__(self) -> None:
+        list(self._threads.map(self._get, self._samples))
+
+    def _get(self, one: StoredSample) -> None:
         buffer = self._free.get()
         if self._client.raw.get_into(one.key, ctypes.addressof(buffer), one.bytes) != one.bytes:
             raise RuntimeError(f"get_into of {one.key} failed")
         self._free.put(buffer)
 
 
-class _BareWrite:
+class BareWrite:
     """The same bytes to files of the same names, with the same waits for the disk."""
 
-    def __init__(self, samples: Sequence[StoredSample], folder: Path):
-        self._folder = folder / "bare"
+    def __init__(self, samples: Sequence[StoredSample], folder: Path, threads: int):
+        self._samples = samples
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(threads)
         self._data = random.Random(0).randbytes(max(one.bytes for one in samples))
 
-    def __call__(self, threads: ThreadPoolExecutor, samples: Sequence[StoredSample]) -> None:
+    def __enter__(self) -> BareWrite:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def prepare(self) -> None:
+        """Begin with an empty folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
-        list(threads.map(self._write, range(len(samples)), samples))
+
+    def __call__(self) -> None:
+        list(self._threads.map(self._write, range(len(self._samples)), self._samples))
 
     def _write(self, number: int, one: StoredSample) -> None:
         temporary = self._folder / f".hs_{number}.tmp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -66,6 +67,11 @@ def compared(name: str, value: float, baseline: float, goal: float | None, unit:
     """A row of the stream stage from two figures in the same unit; the ratio is that of the figures shown."""
     shown, plain = float(f"{value:.6g}"), float(f"{baseline:.6g}")
     return Row("stream", name, shown, plain, round(shown / plain, 4), goal, unit, conditions)
+
+
+def cpus() -> str:
+    """Machine of a row that computes nothing."""
+    return f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
 
 
 def machine() -> str:

@@ -1,8 +1,8 @@
 """`make bench`: what this project's own loops cost beside the plain way of doing the same, on this machine.
 
-    make bench                                        every stage; `stream` starts servers and takes long
+    make bench                                        every stage; `stream` starts servers: half an hour
     make bench STAGES=train JSON=file                 one stage; the rows go to a file too
-    make bench STAGES=stream ROWS="target_work"       some rows of the stream stage
+    make bench STAGES=stream ROWS="log consume"       some rows of the stream stage, each in minutes
 
 Both sides of a row are measured in turns in one run, on the same weights and inputs; where both compute a
 result, it is compared before anything is timed. The ratio is the statement, the absolute figures belong to
@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rows import Row, Size
-from stream_rows import MODULES, measure_stream
+from stream_rows import GROUPS, MODULES, measure_stream
 
 from tasks.errors import RetrainError
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None, size: Size | None = None) -> No
     """Command line."""
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
-    parser.add_argument("--rows", nargs="*", choices=list(MODULES), default=[])
+    parser.add_argument("--rows", nargs="*", choices=[*MODULES, *GROUPS], default=[])
     parser.add_argument("--json", type=Path)
     wanted: Any = parser.parse_args(arguments)
     if wanted.rows and "stream" not in wanted.stages:

@@ -209,8 +209,12 @@ def finish(place: Workplace, name: str, argv: Sequence[str], env: dict[str, str]
 
 
 def counter(text: str, name: str) -> float:
-    """Sum of a metric over all engines on a Prometheus page; 0 where the page has no such metric."""
-    families = text_string_to_metric_families(text)
+    """Sum of a metric over all engines on a Prometheus page; 0 where the page has no such metric.
+
+    Only its own lines are parsed: a whole page takes long enough to disturb what is measured.
+    """
+    lines = "".join(line + "\n" for line in text.splitlines() if line.startswith(name))
+    families = text_string_to_metric_families(lines)
     return sum(s.value for family in families for s in family.samples if s.name == name)
 
 
@@ -234,15 +238,19 @@ def target_tokens(server: Server) -> TargetTokens:
 
 
 class Busy:
-    """Watches a server in a thread: when its first request ran, and for how long any did.
+    """Watches a server in a thread: when its requests ran, and for how long any did.
+
+    Args:
+        more_than: Requests that may run before those that are measured: the canary's.
 
     Attributes:
-        began: `time.time()` at which a request was first seen running; None before that.
+        began: `time.time()` at which more requests than that were first seen running; None before.
         seconds: Seconds in which at least one request was running, to the poll (0.2 s).
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, more_than: int = 0) -> None:
         self._server = server
+        self._more_than = more_than
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.began: float | None = None
@@ -262,11 +270,11 @@ class Busy:
         last, was_running = time.time(), False
         while not self._stop.wait(_POLL_S):
             try:
-                running_now = counter(self._server.metrics(), "vllm:num_requests_running") > 0
+                running_now = counter(self._server.metrics(), "vllm:num_requests_running")
             except ServiceError:  # the page is late on a loaded machine; the next poll covers this time
                 continue
             now = time.time()
-            if running_now and self.began is None:
+            if running_now > self._more_than and self.began is None:
                 self.began = now
-            self.seconds += (now - last) * (was_running or running_now)
-            last, was_running = now, running_now
+            self.seconds += (now - last) * (was_running or running_now > 0)
+            last, was_running = now, running_now > 0

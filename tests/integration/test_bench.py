@@ -31,18 +31,17 @@ ENDLESS = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import capture_rate
+import endless
 from transformers import AutoTokenizer
 folder = Path(sys.argv[2]).parent
-target = capture_rate.endless_target(folder)
+target = endless.endless_target(folder)
 tokenizer = AutoTokenizer.from_pretrained(target)
 turn = [{"role": "user", "content": "Hello."}]
 text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
 config = [json.loads((target / name).read_text()) for name in ("config.json", "generation_config.json")]
-size = capture_rate.RateSize(concurrencies=(8,), lengths=(64,))
-over = capture_rate.overrides(folder, target, size, "generate")
-profile = capture_rate.load_profile("laptop", over).profile
-prompts = capture_rate.load_prompts(profile).prompts
+over = endless.overrides(folder, target, (8, 64), 64)
+profile = endless.load_profile("laptop", over).profile
+prompts = endless.load_prompts(profile).prompts
 Path(sys.argv[2]).write_text(json.dumps({
     "eos": [tokenizer.eos_token_id, *(one["eos_token_id"] for one in config)],
     "template_ends_turns": "<|im_end|>" in text,
@@ -50,6 +49,14 @@ Path(sys.argv[2]).write_text(json.dumps({
     "splits": sorted(prompt.split for prompt in prompts),
     "longest": profile.target.max_model_len,
 }))
+"""
+LOG = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import log_rows, run
+whole = log_rows.log_rows
+log_rows.log_rows = lambda folder: whole(folder, 1, ((3, 1), (2, 2)))
+run.main(["--stages", "stream", "--rows", "log", "--json", sys.argv[2]])
 """
 UPSTREAM = """
 import json, sys
@@ -103,6 +110,14 @@ def test_memory_of_a_real_capture_client_is_read(tmp_path: Path) -> None:
     growth, peak = rows
     assert float(str(growth["value"])) > 50 and float(str(peak["value"])) >= float(str(growth["value"]))
     assert float(str(peak["ratio"])) <= 1, "the client needs more than its byte budget and 256 MiB"
+
+
+@pytest.mark.timeout(500)
+def test_the_products_reader_takes_real_objects_to_a_real_log(tmp_path: Path) -> None:
+    rows, printed = measured(LOG, tmp_path / "rows.json")
+    check_fields(rows, printed)
+    assert [row["name"] for row in rows] == ["log, 1 MiB", "log, 2 MiB"]
+    assert all("get 2 threads" in str(row["conditions"]) for row in rows)
 
 
 def test_upstreams_command_line_takes_our_values(tmp_path: Path) -> None:

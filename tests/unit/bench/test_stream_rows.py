@@ -8,18 +8,22 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path.append(str(BENCH))  # last: other folders of tests have modules of the same names
 
+import answer_modes  # noqa: E402
 import capture_rate  # noqa: E402
 import client_memory  # noqa: E402
 import servers  # noqa: E402
 import stream_rows  # noqa: E402
 import target_work  # noqa: E402
 from upstream import Steps, train_share  # noqa: E402
+
+from tasks.stream.index import IndexEntry, TokenIds  # noqa: E402
 
 PAGE = """\
 # TYPE vllm:prompt_tokens counter
@@ -64,27 +68,54 @@ def test_upstream_trains_on_as_many_rows_as_we_do(rows: int, validation: int) ->
 
 
 def test_capture_rate_takes_the_median_of_each_side() -> None:
-    size = capture_rate.RateSize(concurrencies=(8,), lengths=(256,))
-    speeds = capture_rate.Speeds(
-        plain=[100.0, 10.0, 110.0],
-        plain_busy=[0.01, 0.02, 0.01],
-        capture={"generate": [96.0, 200.0, 90.0]},
-        capture_busy={"generate": [0.011, 0.011, 0.5]},
-    )
+    size = capture_rate.RateSize(cases=((8, 256),))
+    speeds = capture_rate.Speeds(plain=[100.0, 10.0, 110.0], capture=[96.0, 200.0, 90.0])
     (rate,) = capture_rate.rate_rows({(8, 256): speeds}, size)
     assert (rate.value, rate.baseline, rate.ratio, rate.goal) == (96, 100, 0.96, 0.95)
-    assert "8 at once, answers of 256 tokens" in rate.conditions and "200" in rate.conditions
-    (busy,) = capture_rate.busy_rows({(8, 256): speeds}, size)
-    assert busy.name.endswith("generate") and busy.ratio == 1.1 and busy.goal is None
+    assert "8 at once, one answer of 256 tokens" in rate.conditions and "200" in rate.conditions
+
+
+def test_the_goals_cases_are_all_measured() -> None:
+    sizes: list[tuple[int, int]] = []
+
+    def keep(folder: Path, size: capture_rate.RateSize) -> list[Any]:
+        sizes.extend(size.cases)
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture_rate, "rows", keep)
+        for what in stream_rows.MODULES.values():
+            if what.startswith("capture_rate:"):
+                getattr(capture_rate, what.partition(":")[2])(Path())
+    assert sorted(sizes) == [(8, 256), (8, 1024), (16, 256), (16, 1024)]
+    assert sorted(sizes) == sorted(capture_rate.RateSize().cases)
 
 
 def test_each_answer_mode_has_its_busy_row() -> None:
-    size = capture_rate.RateSize(concurrencies=(4, 8), lengths=(16, 32), modes=("generate", "served"))
-    busy = {"generate": [0.01], "served": [0.013]}
-    speeds = {case: capture_rate.Speeds([1.0], [0.01], {"generate": [1.0]}, busy) for case in size.cases()}
-    found = capture_rate.busy_rows(speeds, size)
-    assert [(row.name.split()[-1], row.ratio) for row in found] == [("generate", 1.0), ("served", 1.3)]
-    assert "8 at once, answers of 16" in found[0].conditions
+    modes = {"generate": [0.010, 0.012, 0.011], "recorded": [0.001] * 3, "served": [0.0132, 0.0132, 0.5]}
+    busy = answer_modes.BusySeconds(plain=[0.01, 0.02, 0.011], modes=modes)
+    found = answer_modes.busy_rows(busy, answer_modes.ModesSize(case=(8, 16)))
+    assert [row.name for row in found] == [f"busy_seconds, {mode}" for mode in answer_modes.MODES]
+    assert [row.ratio for row in found] == [1.0, 0.0909, 1.2]
+    assert all(row.goal is None and "8 at once, one answer of 16" in row.conditions for row in found)
+
+
+def captured(*trainable: int) -> capture_rate.Captured:
+    entries = [
+        IndexEntry(
+            i=n, prompt_id=f"p-{n}", domain="qa", split="train", tokens=4 + count, prompt_tokens=5,
+            answer_tokens=count, answer_at=0, answer_xxh3="", finish_reason="length", bytes=1, xxh3="",
+            ids=TokenIds(Path()),
+        )
+        for n, count in enumerate(trainable)
+    ]  # fmt: skip
+    return capture_rate.Captured(tuple(entries), (), 1.0, 1.0)
+
+
+def test_modes_with_other_tokens_are_not_compared() -> None:
+    answer_modes.check_tokens("served", captured(3, 5), captured(4, 4))
+    with pytest.raises(AssertionError, match="recorded has 7 trainable tokens, not 8"):
+        answer_modes.check_tokens("recorded", captured(3, 4), captured(4, 4))
 
 
 def test_client_memory_is_growth_and_peak() -> None:
@@ -100,11 +131,28 @@ def test_metrics_are_summed_over_engines() -> None:
     assert servers.counter(PAGE, "vllm:generation_tokens_total") == 0
 
 
-def test_every_registered_module_measures_from_a_folder_alone() -> None:
-    for module in set(stream_rows.MODULES.values()):
-        parameters = inspect.signature(import_module(module).rows).parameters.values()
+def test_everything_registered_measures_from_a_folder_alone() -> None:
+    for what in set(stream_rows.MODULES.values()):
+        module, _, function = what.partition(":")
+        parameters = inspect.signature(getattr(import_module(module), function or "rows")).parameters.values()
         needed = [p.name for p in parameters if p.default is inspect.Parameter.empty]
-        assert needed == ["folder"], module
+        assert needed == ["folder"], what
+
+
+def test_a_group_chooses_its_rows_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bench_of_group.py").write_text(
+        "from rows import compared\n"
+        "def short(folder):\n"
+        "    return [compared('short', 1, 1, None, 's', 'none')]\n"
+        "def long(folder):\n"
+        "    return [compared('long', 1, 1, None, 's', 'none')]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    modules = {"one_short": "bench_of_group:short", "one_long": "bench_of_group:long", "ones": "missing"}
+    monkeypatch.setattr(stream_rows, "MODULES", modules)
+    monkeypatch.setattr(stream_rows, "GROUPS", ("one",))
+    for names, wanted in ((["one"], ["short", "long"]), (["one_long"], ["long"])):
+        assert [row.name for row in stream_rows.measure_stream(names, tmp_path)] == wanted
 
 
 def test_a_module_of_several_rows_runs_once_in_a_folder_of_its_own(

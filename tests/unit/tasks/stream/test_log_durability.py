@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -17,7 +18,15 @@ import pytest
 import torch
 
 from tasks.stream.durable import LogWriteError, free_bytes
-from tasks.stream.log import END, INDEX, HiddenStateLog, LogWriter, index_digest, read_index
+from tasks.stream.log import (
+    END,
+    INDEX,
+    HiddenStateLog,
+    LogWriter,
+    WrittenSample,
+    index_digest,
+    read_index,
+)
 
 ROOT = Path(__file__).parents[4]
 FLOATS = 16_384
@@ -74,9 +83,9 @@ def test_nothing_is_named_before_it_is_on_disk(tmp_path: Path, monkeypatch: pyte
         ("write", ".hs_3.tmp"),
         ("fsync", ".hs_3.tmp"),
         ("replace", ".hs_3.tmp"),
-        ("fsync", tmp_path.name),
         ("write", "ids.u32"),
         ("fdatasync", "ids.u32"),
+        ("fsync", tmp_path.name),
         ("write", "index.jsonl"),
         ("fdatasync", "index.jsonl"),
     ]
@@ -97,6 +106,61 @@ def test_samples_appended_at_once_share_the_commit(tmp_path: Path, monkeypatch: 
         thread.join(60)
     assert len(syncs) == 2, "once for the ids and once for the index"
     check(tmp_path, [0, 1, 2, 3])
+
+
+def write(writer: LogWriter, i: int) -> WrittenSample:
+    return writer.write(
+        i=i, prompt_id=f"p-{i}", domain="qa", split="train", prompt_tokens=1, answer_ids=(7, i),
+        finish_reason="stop", hidden_states=torch.full((2, 1, FLOATS // 2), float(i)),
+        token_ids=torch.tensor([1, 7]),
+    )  # fmt: skip
+
+
+def test_a_written_sample_is_in_the_log_only_once_it_is_complete(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    written = [write(writer, i) for i in range(3)]
+    assert read_index(tmp_path) == [] and not writer.entries
+    with pytest.raises(ValueError, match="sample 1 is already in the log"):
+        write(writer, 1)
+    for one in reversed(written[1:]):
+        assert writer.complete(one) == writer.entries[one.entry.i]
+    writer.close()
+    opened = LogWriter(tmp_path)
+    check(tmp_path, [1, 2])  # what was not completed is gone, as after a kill
+    add(opened, 0)
+    check(tmp_path, [0, 1, 2])
+
+
+def test_a_written_sample_does_not_need_its_tensors(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    buffer = torch.full((2, 1, 8), 5.0)
+    written = writer.write(
+        i=5, prompt_id="p-5", domain="qa", split="train", prompt_tokens=1, answer_ids=(7, 5),
+        finish_reason="stop", hidden_states=buffer, token_ids=torch.tensor([1, 7]),
+    )  # fmt: skip
+    buffer.zero_()
+    writer.complete(written)
+    check(tmp_path, [5])
+
+
+def test_a_disk_that_fails_at_the_sync_takes_nothing_and_gives_all_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter(tmp_path, window_bytes=2**20)
+    written, before = write(writer, 0), writer._space._used
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(LogWriteError, match=r"sample 0 \(p-0\) cannot be written: Input/output error"):
+        writer.complete(written)
+    monkeypatch.undo()
+    assert writer._space._used < before and not list(tmp_path.glob("*hs_*"))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(written.descriptor)
+    add(writer, 0)  # its number is free again
+    check(tmp_path, [0])
 
 
 KILLED = """

@@ -80,6 +80,48 @@ def test_bad_sample_is_rejected(change: Callable[[dict[str, torch.Tensor]], None
     assert caught.value.reason == reason
 
 
+def verdict_on(states: torch.Tensor) -> str:
+    """Reason why these states are rejected; empty if they pass."""
+    tensors = {"hidden_states": states, "token_ids": torch.tensor([5, 6, 7, 1, 2])}
+    manifest, stored = manifest_and_object(tensors)
+    shape = Shape(3, states.shape[-1], str(states.dtype).removeprefix("torch."))
+    try:
+        verify(memoryview(stored), Answer(IDS, "stop", manifest), REQUEST, shape)
+    except SampleRejected as error:
+        return error.reason
+    return ""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_value_that_is_not_finite_is_found_whatever_its_neighbours_are(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    for place, values in (
+        (0, [float("nan")]),
+        (18, [float("-inf")]),
+        (4, [float("inf"), float("-inf")]),
+        (10, [largest, float("inf")]),
+    ):
+        states = torch.randn(ROWS, 3, 20, generator=torch.Generator().manual_seed(1)).to(dtype)
+        assert verdict_on(states) == ""
+        states[3, 1, place : place + len(values)] = torch.tensor(values, dtype=dtype)
+        assert verdict_on(states) == "not_finite"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_large_values_whose_sum_overflows_pass(dtype: torch.dtype) -> None:
+    states = torch.full((ROWS, 3, 20), torch.finfo(dtype).max, dtype=dtype)
+    states[..., ::7] = 1.0
+    assert verdict_on(states) == ""
+
+
+def test_a_row_is_constant_only_if_all_of_it_is() -> None:
+    states = torch.randn(ROWS, 3, 20, generator=torch.Generator().manual_seed(1))
+    states[2, 0, :19] = 0.5
+    assert verdict_on(states) == ""
+    states[2, 0] = 0.5
+    assert verdict_on(states) == "constant"
+
+
 @pytest.mark.parametrize("position", [0, 300, -65, -64, -50, -44])
 def test_one_changed_byte_is_noticed(position: int) -> None:
     manifest, stored = manifest_and_object(parts())
