@@ -18,7 +18,6 @@ from tasks.stream.sample import Answer, Request, Shape
 from tasks.stream.store import ObjectMissing, StoreClient
 from tasks.stream.sweeping import Sweeper
 
-
 WIDTH = 8
 
 
