@@ -1,7 +1,7 @@
 """What a manifest says of the target whose states it describes: captured layers and revision.
 
 The writer takes them from the configuration that vLLM itself extracts by, so they are told also by a server
-that others started. The reader compares them with what the run asks for: the canary the layers.
+that others started. The canary compares them with what the run asks for.
 """
 
 from __future__ import annotations
@@ -63,14 +63,13 @@ def announced_by(vllm_config: Any) -> Announced:
     )
 
 
-def require_same_revision(manifest: Mapping[str, Any], server: str, revision: str | None) -> None:
+def require_same_revision(manifest: Mapping[str, Any], revision: str | None) -> None:
     """Compare the revision that a manifest tells with the one that the run asks for.
 
     Only where both sides know a commit: a branch or tag names another commit tomorrow, and a plain folder has
     none.
 
     Args:
-        server: URL of the server that answered.
         revision: `target.revision` of the profile.
 
     Raises:
@@ -83,6 +82,6 @@ def require_same_revision(manifest: Mapping[str, Any], server: str, revision: st
     if not (served.startswith(revision) or revision.startswith(served)):
         raise UsageError(
             f"the server serves revision {served}, target.revision is {revision}",
-            where=f"target.revision; {server}",
+            where="target.revision",
             hint="start the server with that revision, or set target.revision to the server's",
         )

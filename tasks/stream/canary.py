@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tasks.errors import ServiceError
 from tasks.prompts.render import load_tokenizer
+from tasks.stream.announced import require_same_revision
 from tasks.stream.canary_cause import cause_of
 from tasks.stream.canary_report import read_report, save_report
 from tasks.stream.continuity import layer_links, mean_links
@@ -44,6 +45,7 @@ class Canary:
         head: The target's output head; None where its logits cannot be recomputed.
         why_not: The reason for that.
         layer_ids: Captured layers; compared with the server's, if it says which they are.
+        revision: Commit of the target; compared with the server's, if both are known.
         every: Samples between two runs of the probes.
         path: Where the report is kept.
     """
@@ -57,6 +59,7 @@ class Canary:
         head: OutputHead | None,
         why_not: str,
         layer_ids: tuple[int, ...],
+        revision: str | None,
         every: int,
         path: Path,
     ):
@@ -67,6 +70,7 @@ class Canary:
         self._why_not = why_not
         self._quick = QuickCheck(head) if head is not None and prompts else None
         self._layer_ids = layer_ids
+        self._revision = revision
         self._every = every
         self._path = path
         self._samples = 0
@@ -130,12 +134,13 @@ class Canary:
         for one in done:
             if isinstance(one, BaseException):
                 raise one
-        announced = [self._same_layers(one) for one in probed]
+        announced = [self._same_target(one) for one in probed]
         gap = await asyncio.to_thread(self._largest_gap, probed)
         self._record(probed, gap, all(announced))
 
-    def _same_layers(self, one: Probed) -> bool:
-        """Whether the server says which layers it captures; they must be ours then."""
+    def _same_target(self, one: Probed) -> bool:
+        """Whether the server says which layers it captures; they must be ours then, as must its revision."""
+        require_same_revision(one.answer.manifest, self._revision)
         told = one.answer.manifest.get("metadata", {}).get("layer_ids")
         if told is not None and tuple(told) != self._layer_ids:
             raise ServiceError(
@@ -211,6 +216,7 @@ def open_canary(settings: CaptureSettings, prober: Prober, path: Path) -> Canary
         head=head,
         why_not=why_not,
         layer_ids=settings.layer_ids,
+        revision=settings.answers.target_revision,
         every=settings.canary_every,
         path=path,
     )

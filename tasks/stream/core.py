@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from profiles.schema import Profile
-from profiles.streaming import in_flight_bytes
+from profiles.streaming import in_flight_bytes, put_timeout_s
 from tasks.errors import JobError, UsageError
 from tasks.processes.job import nothing, run_job
 from tasks.processes.launcher import Launcher, ProcessSpec
@@ -34,6 +34,9 @@ JOB_NAME = "capture"
 CLAIMS = ".captures"
 """Folder in the run root: which captures live."""
 _LOG_FORMAT = 1
+_SWEEP_S = 60.0
+_AFTER_PUT_S = 15.0
+"""A put that waits as long as it may ends this much later: a call takes seconds while the master is away."""
 
 
 def capture(
@@ -159,6 +162,7 @@ def settings_for(
         read_timeout_s=stream.read_timeout_s,
         answer_timeout_s=profile.serve.progress_timeout_s,
         sample_timeout_s=stream.sample_timeout_s,
+        sweep_limit_s=max(_SWEEP_S, put_timeout_s(stream) + _AFTER_PUT_S),
         server_wait_s=stream.server_wait_s,
         canary_every=stream.canary_every,
         answers=_answer_settings(profile, endpoint, identity),

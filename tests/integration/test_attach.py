@@ -39,6 +39,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 FAKE = ROOT / "tests" / "fakes" / "explained_server.py"
 PROMPTS = 10
+LONG = pytest.mark.verify("streaming")
+"""What differs little from its neighbours and takes as long as they."""
 Changes = dict[str, Any]
 
 
@@ -179,10 +181,10 @@ def test_a_whole_capture(theirs: TheirServer, tmp_path: Path) -> None:
     [
         ("late", "off by one"),
         ("other-sample", "does not explain"),
-        ("constant", "hidden states have one value throughout"),
+        pytest.param("constant", "hidden states have one value throughout", marks=LONG),
         ("penalty", "--generation-config vllm"),
-        ("no-handle", "does not extract hidden states"),
-        ("fewer-layers", "hidden_states is"),
+        pytest.param("no-handle", "does not extract hidden states", marks=LONG),
+        pytest.param("fewer-layers", "hidden_states is", marks=LONG),
         ("announces-others", "captures layers [0, 2, 3, 4], the profile needs [1, 2, 3, 4]"),
     ],
 )
@@ -205,7 +207,7 @@ def test_wrong_settings_are_named_without_a_request(theirs: TheirServer, tmp_pat
     assert theirs.is_untouched()
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "the client is killed"])
+@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("the client is killed", marks=LONG)])
 def test_an_interrupted_run_leaves_it_alone(theirs: TheirServer, tmp_path: Path, how: str) -> None:
     index = tmp_path / "03-stream" / "log" / INDEX
     seen: list[int] = []

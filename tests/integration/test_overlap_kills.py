@@ -155,7 +155,7 @@ def killed_and_resumed(pair: Pair, whole: Pair, seed: int) -> None:
     assert same_weights(pair.stage, whole.stage)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("window", [None, WINDOW], ids=["all", "window"])
 def test_killed_processes_lose_and_repeat_no_sample(
     window: int | None, seed: int, fork: Any, world: TinyWorld, undisturbed: Any, tmp_path: Path
@@ -164,7 +164,7 @@ def test_killed_processes_lose_and_repeat_no_sample(
 
 
 @pytest.mark.verify("streaming")
-@pytest.mark.parametrize("seed", range(3, 23))
+@pytest.mark.parametrize("seed", range(1, 21))
 def test_training_on_a_window_survives_kills(
     seed: int, fork: Any, world: TinyWorld, undisturbed: Any, tmp_path: Path
 ) -> None:

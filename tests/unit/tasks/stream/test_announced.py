@@ -13,7 +13,6 @@ from tasks.stream.announced import Announced, announced_by, require_same_revisio
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER = "f" * 40
-URL = "http://127.0.0.1:8000"
 
 
 def config(model: str, revision: str | None = None, commit: str | None = None) -> Any:
@@ -63,14 +62,16 @@ def told(revision: str | None) -> dict[str, Any]:
     ],
 )
 def test_equal_or_unknown_commits_pass(served: str | None, wanted: str | None) -> None:
-    require_same_revision(told(served), URL, wanted)
+    require_same_revision(told(served), wanted)
 
 
 def test_another_commit_is_refused_with_both() -> None:
     with pytest.raises(UsageError) as caught:
-        require_same_revision(told(OTHER), URL, COMMIT)
-    assert OTHER in caught.value.what and COMMIT in caught.value.what and URL in caught.value.where
+        require_same_revision(told(OTHER), COMMIT)
+    assert (
+        OTHER in caught.value.what and COMMIT in caught.value.what and caught.value.where == "target.revision"
+    )
 
 
 def test_a_manifest_of_another_connector_says_nothing() -> None:
-    require_same_revision({"metadata": None}, URL, COMMIT)
+    require_same_revision({"metadata": None}, COMMIT)

@@ -59,6 +59,7 @@ def canary(folder: Path, server: Server, path: Path, **changes: Any) -> Canary:
         "head": OutputHead(folder, "float32"),
         "why_not": "",
         "layer_ids": LAYER_IDS,
+        "revision": None,
         "every": 4,
         "path": path / "canary.json",
     }

@@ -21,7 +21,6 @@ from vllm.v1.request import RequestStatus
 
 from tasks.errors import ServiceError, UsageError
 from tasks.stream import connector as ours
-from tasks.stream.announced import require_same_revision
 from tasks.stream.canary import Canary
 from tasks.stream.checksum import SEAL_BYTES
 from tasks.stream.connector import HostStreams, RetrainConnector
@@ -122,15 +121,15 @@ def test_manifest_tells_the_layers_and_the_revision_that_vllm_extracts() -> None
     read = json.loads(json.dumps(manifest))
     assert read["metadata"]["layer_ids"] == list(LAYER_IDS) and read["metadata"]["revision"] == COMMIT
     probed = Probed(Answer((1, 2), "stop", read), 3, torch.zeros(0))
-    assert canary(LAYER_IDS)._same_layers(probed)
+    assert canary(LAYER_IDS)._same_target(probed)
     with pytest.raises(ServiceError, match=r"captures layers \[2, 5, 30\], the profile needs \[2, 6, 30\]"):
-        canary((2, 6, 30))._same_layers(probed)
-    require_same_revision(read, "server", COMMIT)
-    with pytest.raises(UsageError, match="revision"):
-        require_same_revision(read, "server", "d" * 40)
+        canary((2, 6, 30))._same_target(probed)
+    assert canary(LAYER_IDS, COMMIT)._same_target(probed)
+    with pytest.raises(UsageError, match=f"serves revision {COMMIT}, target.revision is {'d' * 40}"):
+        canary(LAYER_IDS, "d" * 40)._same_target(probed)
 
 
-def canary(layer_ids: tuple[int, ...]) -> Canary:
+def canary(layer_ids: tuple[int, ...], revision: str | None = None) -> Canary:
     """The reader's check of a manifest; it asks for nothing here."""
     prober: Any = None
     return Canary(
@@ -140,6 +139,7 @@ def canary(layer_ids: tuple[int, ...]) -> Canary:
         head=None,
         why_not="",
         layer_ids=layer_ids,
+        revision=revision,
         every=1,
         path=Path("canary.json"),
     )
