@@ -39,8 +39,8 @@ _LONGEST_POLL_S = 0.05
 _LOOKERS = 2
 MOST_READERS = 2
 COMPLETERS = 8
-"""Samples that wait for the disk at once and share its waits: files of 1 MiB are on disk two to three times as
-fast as with two (`write` in the row `log, 1 MiB` of `make bench`)."""
+"""Samples that wait for the disk at once and share its waits: files of 1 MiB are on disk two to three times
+as fast as with two (`write` in the row `log, 1 MiB` of `make bench`)."""
 Result = TypeVar("Result")
 
 

@@ -69,9 +69,7 @@ def rows(folder: Path, size: ModesSize | None = None) -> list[Row]:
     return busy_rows(found, size)
 
 
-def stream_fields(
-    mode: str, folder: Path, target: Extracting, captured: Captured | None, case: Case
-) -> Over:
+def stream_fields(mode: str, folder: Path, target: Extracting, captured: Captured | None, case: Case) -> Over:
     """Fields of `stream`, and of `prompts`, that choose a mode."""
     if mode == "served":
         return {"answers": mode, "answer_url": target.server.url}
@@ -134,9 +132,9 @@ def busy_rows(found: BusySeconds, size: ModesSize) -> list[Row]:
             statistics.median(found.plain),
             None,
             "s/trainable token",
-            f"no goal; {concurrency} at once, one answer of {length} tokens each; medians of {size.runs} runs "
-            f"in turns ({_shown(values)}); canary included; baseline: the same answers from the server without "
-            f"extraction, s/output token; {machine()}",
+            f"no goal; {concurrency} at once, one answer of {length} tokens each; medians of {size.runs} "
+            f"runs in turns ({_shown(values)}); canary included; baseline: the same answers from the server "
+            f"without extraction, s/output token; {machine()}",
         )
         for mode, values in found.modes.items()
     ]
