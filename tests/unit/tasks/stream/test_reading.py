@@ -1,4 +1,4 @@
-"""What becomes of reads that nobody waits for any more."""
+"""Reads side by side with waits for the disk, and what becomes of those that nobody waits for any more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tasks.stream.reading import COMPLETERS, MOST_READERS, Log, SampleReader
 from tasks.stream.sample import Answer, Request, Shape
 from tasks.stream.store import ObjectMissing, StoreClient
 from tasks.stream.sweeping import Sweeper
-
 
 WIDTH = 8
 
