@@ -132,9 +132,9 @@ def busy_rows(found: BusySeconds, size: ModesSize) -> list[Row]:
             statistics.median(found.plain),
             None,
             "s/trainable token",
-            f"no goal; {concurrency} at once, one answer of {length} tokens each; medians of {size.runs} "
-            f"runs in turns ({_shown(values)}); canary included; baseline: the same answers from the server "
-            f"without extraction, s/output token; {machine()}",
+            f"no goal; {concurrency} at once, one answer of {length} tokens each; medians of "
+            f"{size.runs} runs in turns ({_shown(values)}); canary included; baseline: the same answers "
+            f"from the server without extraction, s/output token; {machine()}",
         )
         for mode, values in found.modes.items()
     ]

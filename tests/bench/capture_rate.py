@@ -197,8 +197,8 @@ def rate_rows(speeds: dict[Case, Speeds], size: RateSize) -> list[Row]:
             GOAL,
             "output tokens/s",
             f"at least {GOAL}; {concurrency} at once, one answer of {length} tokens each, medians of "
-            f"{size.runs} runs in turns (capture {_shown(found.capture)}; plain {_shown(found.plain)}), "
-            f"the canary at a capture's start left out, both servers up; {machine()}",
+            f"{size.runs} runs in turns (capture {_shown(found.capture)}; plain {_shown(found.plain)}), the "
+            f"canary at a capture's start left out, both servers up; {machine()}",
         )
         for (concurrency, length), found in speeds.items()
     ]

@@ -41,14 +41,15 @@ def test_a_read_that_fails_after_its_attempt_was_cancelled_prints_nothing(
     caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     store = SlowStore()
-    answer = Answer((7, 8), "stop", {"handle": "key"})
+    answer = Answer((7, 8), "stop", {"handle": "key", "metadata": {"total_aligned_bytes": 64}})
     request = Request(0, "p-0", "qa", "train", (1, 2), 8, 0.0, 1.0, 0)
 
     async def scenario(reader: SampleReader) -> None:
         deadline = asyncio.get_running_loop().time() + 60
         attempt = asyncio.create_task(getattr(reader, way)(request, answer, deadline))
-        while not store.begun.is_set():
+        while not store.begun.is_set() and not attempt.done():
             await asyncio.sleep(0.001)
+        assert store.begun.is_set()
         attempt.cancel()
         await asyncio.gather(attempt, return_exceptions=True)
         store.go.set()
