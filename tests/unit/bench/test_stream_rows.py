@@ -100,21 +100,21 @@ def test_each_answer_mode_has_its_busy_row() -> None:
     assert all(row.goal is None and "8 at once, one answer of 16" in row.conditions for row in found)
 
 
-def captured(*trainable: int) -> capture_rate.Captured:
+def captured(*answers: int) -> capture_rate.Captured:
     entries = [
         IndexEntry(
             i=n, prompt_id=f"p-{n}", domain="qa", split="train", tokens=4 + count, prompt_tokens=5,
             answer_tokens=count, answer_at=0, answer_xxh3="", finish_reason="length", bytes=1, xxh3="",
             ids=TokenIds(Path()),
         )
-        for n, count in enumerate(trainable)
+        for n, count in enumerate(answers)
     ]  # fmt: skip
     return capture_rate.Captured(tuple(entries), (), 1.0, 1.0)
 
 
 def test_modes_with_other_tokens_are_not_compared() -> None:
     answer_modes.check_tokens("served", captured(3, 5), captured(4, 4))
-    with pytest.raises(AssertionError, match="recorded has 7 trainable tokens, not 8"):
+    with pytest.raises(AssertionError, match="recorded has 5 trainable tokens, not 6"):
         answer_modes.check_tokens("recorded", captured(3, 4), captured(4, 4))
 
 

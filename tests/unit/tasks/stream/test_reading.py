@@ -1,4 +1,4 @@
-"""What becomes of reads that nobody waits for any more."""
+"""Reads side by side with waits for the disk, and what becomes of those that nobody waits for any more."""
 
 from __future__ import annotations
 
