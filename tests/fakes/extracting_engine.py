@@ -16,6 +16,7 @@ from extracting_faults import EMPTY, Faults, Moments, RequestName, spoil
 from extracting_model import ExtractingModel
 from hs_connectors.mooncake_store import VERSION, packed_layout
 
+from tasks.stream.announced import Announced
 from tasks.stream.checksum import SEAL_BYTES
 from tasks.stream.pinned import PutRefused
 from tasks.stream.sealed import SealedStore, enlarge_by_seal
@@ -59,6 +60,7 @@ class Engine:
 
     Args:
         store: Where samples go; it is set up.
+        announced: What every manifest says of the target; None says nothing, as upstream's connector.
         concurrency: Requests that run at once; the others wait.
         token_s: Seconds of each generated token.
         late_s: Delay of a sample that is `late-written`.
@@ -70,6 +72,7 @@ class Engine:
         store: SealedStore,
         faults: Faults,
         moments: Moments,
+        announced: Announced | None,
         *,
         concurrency: int,
         token_s: float,
@@ -78,6 +81,7 @@ class Engine:
     ):
         self.model, self.faults, self.moments = model, faults, moments
         self._store, self._token_s, self._late_s = store, token_s, late_s
+        self._announced = announced
         self._slots = threading.Semaphore(concurrency)
         self._writers = ThreadPoolExecutor(writer_threads, thread_name_prefix="writer")
         self._lock = threading.Lock()
@@ -147,6 +151,8 @@ class Engine:
         mode = "all" if extraction else "prompt_only"
         metadata = {"num_tokens": len(ids), "total_aligned_bytes": total, "extract_mode": mode}
         manifest = {"handle": key, "version": VERSION, "tensors": spec, "metadata": metadata}
+        if self._announced is not None:
+            self._announced.announce(manifest)
         enlarge_by_seal(manifest)
         return manifest, tensors
 

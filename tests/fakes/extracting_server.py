@@ -25,6 +25,7 @@ from extracting_faults import Faults, Moments
 from extracting_model import ExtractingModel
 from hs_connectors.mooncake_store import MooncakeStoreConfig
 
+from tasks.stream.announced import Announced
 from tasks.stream.sealed import SealedStore
 
 _STATUSES = {f"http-{code}": code for code in (400, 429, 500, 503)}
@@ -175,6 +176,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--version", default="0.32.0")
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=3, help="captured layers")
+    parser.add_argument("--layer-ids", default="", help="their ids, with commas; empty announces none")
     parser.add_argument("--hidden", type=int, default=8)
     parser.add_argument("--vocab", type=int, default=7)
     parser.add_argument("--segment-bytes", type=int, default=64 << 20)
@@ -187,6 +189,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--holds", type=Path, default=None, help="folder of `extracting_faults.Moments`")
     parser.add_argument("--log-requests", action="store_true")
     return parser.parse_args()
+
+
+def announced_by(options: argparse.Namespace) -> Announced | None:
+    layer_ids = tuple(int(word) for word in options.layer_ids.split(",") if word)
+    return Announced(options.model, None, layer_ids) if layer_ids else None
 
 
 def main() -> None:
@@ -205,6 +212,7 @@ def main() -> None:
         SealedStore(config, put_timeout_s=options.put_timeout_s).setup(),
         Faults(options.fault, options.every),
         Moments(options.holds),
+        announced_by(options),
         concurrency=options.concurrency,
         token_s=options.token_s,
         late_s=options.late_s,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conforming_fake import HIDDEN, LAYERS, conforming_fake
+from conforming_fake import HIDDEN, LAYER_IDS, LAYERS, conforming_fake
 from hs_connectors.mooncake_store import VERSION, packed_layout
 from vllm_conversation import PROMPT, conversation
 
@@ -59,4 +59,5 @@ def test_manifest_is_that_of_upstreams_connector(
     assert manifest["tensors"] == spec
     assert manifest["metadata"]["num_tokens"] == rows and manifest["metadata"]["extract_mode"] == mode
     assert manifest["metadata"]["total_aligned_bytes"] == total + SEAL_BYTES
+    assert manifest["metadata"]["layer_ids"] == [*LAYER_IDS] and manifest["metadata"]["revision"] is None
     assert answer["stored"] == "sealed, of the announced size"

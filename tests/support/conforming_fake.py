@@ -9,8 +9,10 @@ from pathlib import Path
 from streaming_bench import KEY, SERVED, FakeTarget, Master
 from vllm_conversation import Spoken
 
-LENGTH, LAYERS, HIDDEN = 1024, 6, 576
-"""`target.max_model_len`, captured layers and hidden size of the laptop profile."""
+LENGTH, HIDDEN = 1024, 576
+LAYER_IDS = (2, 8, 15, 22, 28, 30)
+LAYERS = len(LAYER_IDS)
+"""`target.max_model_len`, hidden size and captured layers of the laptop profile."""
 
 
 @contextmanager
@@ -19,7 +21,14 @@ def conforming_fake(folder: Path) -> Iterator[Spoken]:
     master = Master(folder)
     try:
         target = FakeTarget(
-            folder, None, master, layers=LAYERS, hidden=HIDDEN, vocab=1000, max_model_len=LENGTH
+            folder,
+            None,
+            master,
+            layers=LAYERS,
+            layer_ids=",".join(map(str, LAYER_IDS)),
+            hidden=HIDDEN,
+            vocab=1000,
+            max_model_len=LENGTH,
         )
         try:
             url = f"http://127.0.0.1:{target.port}"
