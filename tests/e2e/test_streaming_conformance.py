@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; run: make setup"),
 ]
-EXACT = ("without key", "with another key", "refused", "counted")
+EXACT = ("without key", "with another key", "refused", "counted", "did not ask")
 EXTRACTIONS = ("generate", "prefill", "prompt only")
 
 

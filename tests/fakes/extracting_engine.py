@@ -38,6 +38,8 @@ class Generation:
     ignore_eos: bool
     extraction: bool
     """With the states of generated tokens; without, those of the prompt alone."""
+    wanted: bool
+    """Whether states were asked for at all; nothing is stored for who did not."""
 
     @property
     def name(self) -> RequestName:
@@ -173,6 +175,8 @@ class Engine:
         return min(1.0, (self.running + self.unsaved) / self.concurrency)
 
     def _save(self, asked: Generation, result: Result) -> None:
+        if not asked.wanted:
+            return
         self.moments.reach("answered", asked.name)
         fault, manifest = result.fault, result.manifest
         if fault == "late-written":

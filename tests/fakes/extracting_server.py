@@ -90,6 +90,7 @@ class Handler(BaseHTTPRequestHandler):
             max_tokens=int(body.get("max_tokens", 16)),
             ignore_eos=bool(body.get("ignore_eos")),
             extraction=bool(wanted.get("include_output_tokens")),
+            wanted=bool(wanted),
         )
         fault = self.engine.faults.of(asked.name)
         if fault in _STATUSES:
@@ -124,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
             "model": self.options.served_model_name,
             "choices": [choice],
             "usage": counts,
-            "kv_transfer_params": None if result.fault == "no-handle" else manifest,
+            "kv_transfer_params": manifest if asked.wanted and result.fault != "no-handle" else None,
         }
 
     def client_is_gone(self) -> bool:

@@ -32,6 +32,10 @@ def test_refusals_have_vllms_form(said: dict[str, Any]) -> None:
     assert said["refused"] == {"unknown model": [404, fields, 404], "too long": [400, fields, 400]}
 
 
+def test_who_does_not_ask_for_states_gets_none(said: dict[str, Any]) -> None:
+    assert said["did not ask"] is None
+
+
 def test_counters_move_by_what_was_computed(said: dict[str, Any]) -> None:
     assert said["counted"] == {
         "generation_tokens_total": 4.0,

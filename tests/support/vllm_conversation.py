@@ -45,6 +45,9 @@ class Spoken:
         return {**body, **changes}
 
 
+_PROMPT_ONLY = {"kv_transfer_params": {"include_output_tokens": False}}
+
+
 def conversation(server: Spoken) -> dict[str, Any]:
     """What the server said: statuses, shapes, and the numbers that do not depend on its weights."""
     with server.client(None) as stranger, server.client(server.key) as client:
@@ -60,7 +63,10 @@ def conversation(server: Spoken) -> dict[str, Any]:
             "counted": _counted(client, server),
             "generate": _extraction(client, server, "conformance-0-a1", {}),
             "prefill": _extraction(client, server, "conformance-1-a1", {"max_tokens": 1}),
-            "prompt only": _extraction(client, server, "conformance-2-a1", {"kv_transfer_params": {}}),
+            "prompt only": _extraction(client, server, "conformance-2-a1", _PROMPT_ONLY),
+            "did not ask": client.post("/v1/completions", json=server.body(kv_transfer_params={})).json()[
+                "kv_transfer_params"
+            ],
         }
 
 
