@@ -164,9 +164,11 @@ def work(config: dict[str, Any]) -> None:
     """Entry of the child process."""
     settings = TrainSettings.model_validate(config)
     progress = ProgressFile(settings.progress_file)
+    unit = "steps" if settings.train.packs_per_step == 1 else "packs"
+    unit = "samples" if settings.overlap else unit
 
     def report(done: float, total: float, metrics: Mapping[str, float], note: str) -> None:
-        progress.write(done, total, "samples" if settings.overlap else "steps", dict(metrics), note)
+        progress.write(done, total, unit, dict(metrics), note)
 
     stop = StopFlag()
     stop.install()
