@@ -1,7 +1,7 @@
 """Checkpoints that are complete or absent: a folder appears under its name only when it is whole.
 
-Those for resume are written by torch.distributed.checkpoint, by every rank its part, so that another number of
-ranks can read them. They hold all that the next step depends on: trained weights and optimizer state in
+Those for resume are written by torch.distributed.checkpoint, by every rank its part, so that another number
+of ranks can read them. They hold all that the next step depends on: trained weights and optimizer state in
 float32, the sampler's position, random states. The best weights are one safetensors file.
 """
 

@@ -190,7 +190,9 @@ class Learner:
             share = ready.slots / slots
             sums = outcome_sums(outcome)
             # Losses are means over a pack: a step's loss is the mean of them, by slots.
-            means = {name: (value * share, share) for name, (value, _) in sums.items() if name.endswith("loss")}
+            means = {
+                name: (value * share, share) for name, (value, _) in sums.items() if name.endswith("loss")
+            }
             self._sums.append({**sums, **means})
 
     def take_sums(self) -> list[Sums]:

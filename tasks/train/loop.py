@@ -122,7 +122,9 @@ class Loop:
         if place.step == self.settings.max_steps or (place.epoch < self.settings.epochs and self.early_end()):
             if place.measured_step != place.step:
                 self.batches.complete(place)
-                self._close(ends_epoch=place.epoch < self.settings.epochs and self.batches.is_over(place, None))
+                self._close(
+                    ends_epoch=place.epoch < self.settings.epochs and self.batches.is_over(place, None)
+                )
             return True
         if place.epoch < self.settings.epochs:
             waited_from = time.monotonic()

@@ -92,7 +92,9 @@ class Ranks:
         head = torch.empty(int(size), dtype=torch.uint8)
         dist.recv(head, 0, group=self.words)
         shapes, rest = pickle.loads(head.numpy().tobytes())
-        tensors = {name: torch.empty(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
+        tensors = {
+            name: torch.empty(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()
+        }
         for value in tensors.values():
             if value.numel():
                 dist.recv(value.view(-1).view(torch.uint8), 0)

@@ -103,6 +103,8 @@ class Selection:
         trained = team.weights()
         team.learner.show_weights(untrained)
         try:
-            self._measure(held_out, place, replace(place, step=0, epoch=0, step_in_epoch=0, packs=0, tokens=0))
+            self._measure(
+                held_out, place, replace(place, step=0, epoch=0, step_in_epoch=0, packs=0, tokens=0)
+            )
         finally:
             team.learner.show_weights(trained)

@@ -78,10 +78,9 @@ def distribute(loss: DraftLoss, strategy: Strategy, ranks: Ranks, device: torch.
 
 
 def _sharded(loss: DraftLoss, device: torch.device) -> nn.Module:
+    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-
-    import torch.distributed as dist
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     frozen = {value for value in loss.parameters() if not value.requires_grad}

@@ -131,7 +131,5 @@ def _update(
     learner: Learner, stop: StopFlag, step: int, factor: float, shares: Sequence[Sequence[Share]]
 ) -> None:
     own = shares[learner.ranks.rank]
-    packs = [
-        Pack(share.pack, learner.ranks.receive_batch(learner.device), share.counts) for share in own
-    ]
+    packs = [Pack(share.pack, learner.ranks.receive_batch(learner.device), share.counts) for share in own]
     learner.update(packs, step, factor, stop.raised)

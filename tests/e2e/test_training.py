@@ -50,7 +50,7 @@ def test_trainer_is_killed_at_a_random_step(
 def test_all_ranks_are_killed_at_a_random_step(
     strategy: str, seed: int, world: TinyWorld, tmp_path: Path, record_property: Callable[[str, Any], None]
 ) -> None:
-    """kill -9 of both ranks at a random step and a second start: weights within rounding of undisturbed ones"""
+    """kill -9 of both ranks at a random step and a second start: weights within rounding of undisturbed"""
     scale = {"ranks": 2, "strategy": strategy}
     options = {**OPTIONS, "optimizer": "adamw", "scale": scale, "checkpoint_every_s": 1e-3, "threads": 1}
     whole = world.settings(tmp_path / "whole", **options)
@@ -139,7 +139,9 @@ def test_rank_that_hangs_ends_the_job_and_leaves_a_checkpoint(
     assert len(seen) == 2 and not [rank for rank in seen if rank.is_running()]
     reached = newest_step(settings.path)
     record_property("reached", reached)
-    train_on_ranks(settings.model_copy(update={"train": settings.train.model_copy(update={"max_wall_s": 1e-6})}))
+    train_on_ranks(
+        settings.model_copy(update={"train": settings.train.model_copy(update={"max_wall_s": 1e-6})})
+    )
     assert newest_step(settings.path) >= reached >= 3
 
 

@@ -1,4 +1,4 @@
-"""The trainer under torchrun, as the pipeline starts it: its exit code and its errors are those of its ranks."""
+"""The trainer under torchrun, as the pipeline starts it: exit code and errors are those of its ranks."""
 
 from __future__ import annotations
 

@@ -77,9 +77,7 @@ def test_muon_on_shards_is_muon_on_whole_matrices(tmp_path: Path) -> None:
     for rank in ranks:
         rank.join(LONGEST_S)
         assert rank.exitcode == 0, (tmp_path / "rank-0.log").read_text()
-    whole = {
-        name: torch.nn.Parameter(sharded_muon.values(name, -1)) for name in sharded_muon.SHAPES
-    }
+    whole = {name: torch.nn.Parameter(sharded_muon.values(name, -1)) for name in sharded_muon.SHAPES}
     optimizer = torch.optim.Muon(list(whole.values()), **sharded_muon.OPTIONS)
     for step in range(sharded_muon.STEPS):
         for name, parameter in whole.items():

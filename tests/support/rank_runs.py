@@ -112,4 +112,6 @@ def last_weights(folder: Path) -> dict[str, torch.Tensor]:
 def farthest(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
     """Largest distance of two tensors of the same name, relative to the norm of the first."""
     assert left.keys() == right.keys()
-    return max(float((right[name] - value).norm() / value.norm().clamp(min=1e-6)) for name, value in left.items())
+    return max(
+        float((right[name] - value).norm() / value.norm().clamp(min=1e-6)) for name, value in left.items()
+    )

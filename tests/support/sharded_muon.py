@@ -1,4 +1,4 @@
-"""One rank of a Muon step on sharded matrices: `sharded_muon.py <result file>`; the leader writes the result."""
+"""One rank of a Muon step on sharded matrices: `sharded_muon.py <result>`; the leader writes the result."""
 
 from __future__ import annotations
 

@@ -14,7 +14,10 @@ from profiles.training import Train
     ("values", "said"),
     [
         ({"optimizer": "muon"}, "train.muon_lr must be written out"),
-        ({"scale": {"ranks": 4}, "packs_per_step": 6}, r"packs_per_step \(6\) must be a multiple of the ranks"),
+        (
+            {"scale": {"ranks": 4}, "packs_per_step": 6},
+            r"packs_per_step \(6\) must be a multiple of the ranks",
+        ),
         ({"scale": {"ranks": 2}}, r"packs_per_step \(1\) .* = 2\)"),
         ({"scale": {"nodes": 2}, "packs_per_step": 2}, "nodes is 2, so train.scale.rendezvous must say"),
         ({"scale": {"rendezvous": "here"}}, "pattern"),

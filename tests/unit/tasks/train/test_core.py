@@ -85,5 +85,5 @@ def test_each_node_gets_its_own_command_and_a_run_on_this_machine_none(
     first, second = (torchrun_argv(settings.train.scale, "run", ("m", "c"), node) for node in (0, 1))
     assert {"--nnodes=2", "--rdzv-endpoint=10.0.0.1:29500", "--rdzv-id=run"} <= set(first)
     assert set(first) ^ set(second) == {"--rdzv-conf=is_host=1", "--rdzv-conf=is_host=0"}
-    with pytest.raises(StageInputError, match="train.scale.nodes is 2, but"):
+    with pytest.raises(StageInputError, match=r"train.scale.nodes is 2, but"):
         trainer_spec(settings)

@@ -204,7 +204,7 @@ def test_failed_write_of_a_checkpoint_ends_training_with_its_name(
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tasks.train.checkpoint.sync_folder", full)
-    with pytest.raises(JobError, match=r"checkpoint of step \d+ could not be written: OSError.*No space left"):
+    with pytest.raises(JobError, match=r"of step \d+ could not be written: OSError.*No space left"):
         train_draft(world.settings(tmp_path, epochs=300, checkpoint_every_s=1e-6), quiet, never)
     assert len(lines(tmp_path, "train")) < 10, "it went on"
     monkeypatch.undo()
