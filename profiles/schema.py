@@ -17,6 +17,8 @@ from profiles.part import Count, Dtype, Fraction, Part, Port, Positive, Seconds
 from profiles.prompting import Prompts
 from profiles.store import Store
 from profiles.streaming import Stream, in_flight_bytes, most_in_flight_bytes, require_time_to_put
+from profiles.training import Draft as Draft
+from profiles.training import Train as Train
 
 DOMAINS = (
     "HumanEval",
@@ -98,82 +100,6 @@ class Serve(Part):
     """Longest silence of the server's log while it starts, seconds."""
     progress_timeout_s: Seconds = 180.0
     """Longest time in which requests are open and no token is generated, seconds."""
-
-
-class Draft(Part):
-    """Shape of the DSpark draft."""
-
-    num_layers: Positive = 2
-    """Decoder layers of the draft."""
-    block_size: Annotated[int, Field(ge=2, le=64)] = 8
-    """Tokens drafted in one block; also `num_speculative_tokens` in serving."""
-    intermediate_size: Positive | None = None
-    """Width of the draft's MLP; empty takes the target's."""
-    markov_rank: Count = 64
-    """Rank of the Markov head; 0 leaves it out."""
-    markov_head_type: Literal["vanilla", "gated", "rnn"] = "vanilla"
-    """Kind of Markov head."""
-    confidence_head: bool = True
-    """Train a head that predicts whether a drafted token survives."""
-    vocab_size: Positive | None = None
-    """Draft vocabulary, the captures' most frequent tokens; empty uses the target's whole vocabulary."""
-    sample_from_anchor: bool = True
-    """Slot k of a block predicts token k+1 (DSpark's convention); written out in the published config."""
-    sliding_window: Positive | None = None
-    """Attention window of the draft's layers, tokens; empty is full attention."""
-
-
-class Train(Part):
-    """How the draft is trained."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; `auto` takes a GPU if there is one."""
-    draft: Draft = Draft()
-    """Shape of the draft."""
-    epochs: Count = 8
-    """Passes over the captures."""
-    max_steps: Count | None = None
-    """Stop after so many optimizer steps; 0 exports the untrained draft; empty trains all epochs."""
-    batch_tokens: Annotated[int, Field(ge=16)] = 1024
-    """Packed tokens in one step on one rank."""
-    anchors: Positive = 128
-    """Blocks trained in one step on one rank."""
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """Optimizer; `muon` updates matrices with Muon and the rest with AdamW."""
-    lr: Annotated[float, Field(gt=0, lt=1)] = 3e-3
-    """Peak learning rate."""
-    muon_lr: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Peak learning rate of matrices under `muon`; required there, since upstream's default has changed."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Weight decay."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """Learning-rate schedule after warm-up."""
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.03
-    """Share of the steps in which the rate rises."""
-    grad_clip: Annotated[float, Field(gt=0)] = 1.0
-    """Largest gradient norm."""
-    loss_ce: Annotated[float, Field(ge=0)] = 0.1
-    """Weight of the cross entropy."""
-    loss_tv: Annotated[float, Field(ge=0)] = 0.9
-    """Weight of the total variation distance (half of the paper's L1 norm)."""
-    loss_confidence: Annotated[float, Field(ge=0)] = 1.0
-    """Weight of the confidence loss."""
-    decay_gamma: Annotated[float, Field(gt=0)] = 4.0
-    """Decay constant of the loss over positions in a block."""
-    prompt_epochs: Count = 0
-    """First epochs whose loss also sees what the target predicts inside the prompts, not in answers alone."""
-    autocast: Dtype = "bfloat16"
-    """Type of the forward pass; master weights stay in float32."""
-    seed: Count = 0
-    """Seed of initial weights, batches and anchors."""
-    threads: Positive | None = None
-    """CPU threads; empty lets torch choose."""
-    checkpoint_every_s: Seconds = 120.0
-    """Longest training time that a crash can lose, seconds."""
-    keep_checkpoints: Positive = 2
-    """Complete checkpoints kept for resume, besides the best."""
-    stall_timeout_s: Seconds = 300.0
-    """Longest time without a finished step, seconds."""
 
 
 class Live(Part):
@@ -309,8 +235,6 @@ class Profile(Part):
                 "serve.kind is attach, so store.master must name the master (HOST:PORT) of the store that "
                 "the running server writes to"
             )
-        if self.train.optimizer == "muon" and self.train.muon_lr is None:
-            raise ValueError("train.optimizer is muon, so train.muon_lr must be written out")
         return self
 
     @model_validator(mode="after")
@@ -341,11 +265,12 @@ class Profile(Part):
                 f"train.epochs is {self.train.epochs}, but with stream.retention window each sample is there "
                 "for one epoch; set train.epochs to 1, or stream.retention to all"
             )
-        if self.train.max_steps is not None:
-            raise ValueError(
-                f"train.max_steps ({self.train.max_steps}) would leave samples that nothing consumes, and "
-                "the window would stay full; leave it empty, or set stream.retention to all"
-            )
+        for name in ("max_steps", "max_wall_s", "early_stopping"):
+            if (value := getattr(self.train, name)) is not None:
+                raise ValueError(
+                    f"train.{name} ({value}) would leave samples that nothing consumes, and "
+                    "the window would stay full; leave it empty, or set stream.retention to all"
+                )
         if self.train.draft.vocab_size is not None:
             raise ValueError(
                 f"train.draft.vocab_size ({self.train.draft.vocab_size}) is chosen from many samples at "

@@ -50,7 +50,8 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 def _report(kind: str, what: str, where: str, hint: str) -> None:
     path = os.environ.get(ERROR_FILE_ENV)
-    if path:
+    # Of several ranks the first that failed says why; the others only miss it.
+    if path and not Path(path).exists():
         row = {"kind": kind, "what": what, "where": where, "hint": hint}
         Path(path).write_text(json.dumps(row), encoding="utf-8")
 

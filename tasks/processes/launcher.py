@@ -39,6 +39,7 @@ class ProcessSpec:
         env: Added to the inherited environment, which loses orchestration variables and secrets.
         secret_env: Added too, and never written anywhere.
         ports: Ports that it listens on; ending it waits until they are free.
+        grace_s: Time that it gets to end itself when it is asked to, seconds.
     """
 
     name: str
@@ -48,6 +49,7 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     ports: tuple[int, ...] = ()
+    grace_s: float = 10.0
 
 
 class Handle(Protocol):
@@ -60,8 +62,8 @@ class Handle(Protocol):
     def poll(self) -> int | None:
         """Exit status, negative for a signal; None while it runs."""
 
-    def stop(self, grace_s: float = 10.0) -> None:
-        """End it and everything it started; may be called again."""
+    def stop(self, grace_s: float | None = None) -> None:
+        """End it and everything it started, after its own grace or this one; may be called again."""
 
     def tail(self, lines: int = 25) -> list[str]:
         """Last lines of its log."""
@@ -119,10 +121,11 @@ class LocalHandle:
     def poll(self) -> int | None:
         return self._process.poll()
 
-    def stop(self, grace_s: float = 10.0) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
         with self._lock:
             if self._stopped:
                 return
+            grace_s = self.spec.grace_s if grace_s is None else grace_s
             end(self.pid, self._start, self._marker, grace_s, reaped=self._process.poll)
             wait_ports_free(self.spec.ports)
             (self._services / f"{self.spec.name}.json").unlink(missing_ok=True)

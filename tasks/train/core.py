@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from tasks.stage import write_atomic
 from tasks.stream.canary_report import read_report
 from tasks.stream.models import CaptureManifest
 from tasks.stream.settings import CaptureFiles
+from tasks.train.command import trainer_argv
 from tasks.train.models import DraftCheckpoint
 from tasks.train.settings import Overlap, TrainSettings
 
@@ -77,7 +77,8 @@ def trainer_spec(settings: TrainSettings) -> ProcessSpec:
         name="trainer",
         stage="train",
         role="train",
-        argv=(sys.executable, "-m", "tasks.train.run", str(settings.path / CONFIG)),
+        argv=trainer_argv(settings.train.scale, settings.path / CONFIG),
+        grace_s=settings.train.stop_grace_s,
     )
 
 

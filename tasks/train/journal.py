@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
+from torch import Tensor
+
 from tasks.stage import write_atomic
+from tasks.train.data import Batch
 
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"
+BAD_BATCHES = "bad-batches"
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
@@ -49,3 +55,13 @@ def keep_rows(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
             continue
     if (wanted := "".join(kept)) != text:
         write_atomic(path, wanted)
+
+
+def keep_batch(folder: Path, name: str, batch: Batch, anchors: Tensor, loss: float) -> None:
+    """Write a batch that could not be learned from to `bad-batches/<name>.safetensors`, for inspection."""
+    path = folder / BAD_BATCHES / f"{name}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    tensors = {key: value.contiguous().cpu() for key, value in values.items() if isinstance(value, Tensor)}
+    tensors["anchors"] = anchors.contiguous().cpu()
+    save_file(tensors, path, metadata={"loss": repr(loss)})

@@ -1,99 +1,39 @@
-"""The training loop: plain torch, any device, exact resume, stops cleanly when asked to."""
+"""The training loop: plain torch, any device, one rank or many, exact resume, stops cleanly when asked to.
+
+This is the leader's; the other ranks do what `tasks.train.team` tells them.
+"""
 
 from __future__ import annotations
 
-import math
+import copy
 import random
-import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from profiles.training import Train
+from tasks.errors import RetrainError
+from tasks.train.checkpoint import Position
+from tasks.train.data import Batches
+from tasks.train.heldout import HeldOutSet
+from tasks.train.journal import BAD_BATCHES, METRICS, SAMPLES, keep_rows, note_samples
+from tasks.train.optimizer import rate_factor
+from tasks.train.selection import Selection, is_better, write_row
+from tasks.train.steps import Group, take_group
+from tasks.train.stopping import Report, StopFlag, Stopped, choose_device
+from tasks.train.team import Team
 
-from profiles.schema import Train
-from tasks.errors import RetrainError, StageInputError
-from tasks.train import adapter
-from tasks.train.checkpoint import Checkpoints, Position
-from tasks.train.data import Batch, Batches, choose_anchors
-from tasks.train.heldout import HeldOut, HeldOutSet
-from tasks.train.journal import METRICS, SAMPLES, append_row, keep_rows, note_samples
-from tasks.train.loss import LossWeights, MetricSums, outcome_sums
-from tasks.train.optimizer import (
-    build_optimizers,
-    load_optimizer_tensors,
-    optimizer_tensors,
-    rate_factor,
-    set_rates,
-)
-
-MAX_CONSECUTIVE_SKIPS = 10
-_LOG_EVERY_STEPS = 10
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-Report = Callable[[float, float, Mapping[str, float], str], None]
-
-
-class Stopped(Exception):
-    """A signal asked to stop; the state has been saved."""
-
-
-class StopFlag:
-    """Turns SIGTERM and SIGINT into a flag that the loop reads between steps."""
-
-    def __init__(self) -> None:
-        self.raised = False
-
-    def install(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._raise)
-
-    def _raise(self, _number: int, _frame: FrameType | None) -> None:
-        self.raised = True
-
-
-def choose_device(wanted: str) -> torch.device:
-    """Device named by the profile; `auto` takes a GPU if there is one."""
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise StageInputError(
-            "train.device is cuda, but torch sees no GPU",
-            where="train.device",
-            hint="use auto or cpu, or run on a machine with a GPU",
-        )
-    return torch.device(wanted)
-
-
-def loss_weights(settings: Train) -> LossWeights:
-    return LossWeights(settings.loss_ce, settings.loss_tv, settings.loss_confidence, settings.decay_gamma)
-
-
-def is_better(metrics: Mapping[str, float], best: Position) -> bool:
-    """Are these held-out metrics better than the best so far: by `eal`, and by loss where that is equal?
-
-    At equal `eal` the later step is taken unless its loss is worse, so that training counts for something
-    where no first token is right yet.
-    """
-    eal = metrics.get("eal", math.nan)
-    if not math.isfinite(eal):
-        return False
-    if best.best_eal is None or eal > best.best_eal:
-        return True
-    return eal == best.best_eal and metrics.get("loss", math.nan) <= best.best_metrics.get("loss", math.inf)
+__all__ = ["Loop", "Report", "StopFlag", "Stopped", "choose_device", "is_better"]
 
 
 class Loop:
     """Trains one draft.
 
     Args:
-        model: The draft; trained in float32, run in `settings.autocast`.
-        batches: Batches of the train split.
+        team: The ranks that train it.
+        batches: Packs of the train split.
         held_out: What is measured at the end of each epoch, and where the batches say so.
         folder: Stage folder: `metrics.jsonl`, `checkpoints/` and, of a growing log, `samples.jsonl` go there.
         identity: Identity of the resolved configuration, for resume.
@@ -104,7 +44,7 @@ class Loop:
     def __init__(
         self,
         *,
-        model: nn.Module,
+        team: Team,
         settings: Train,
         batches: Batches,
         held_out: HeldOutSet,
@@ -112,38 +52,30 @@ class Loop:
         identity: str,
         report: Report,
         stop: StopFlag,
-        device: torch.device,
     ):
-        self.model = model.to(device)
+        self.team = team
         self.settings = settings
         self.batches = batches
-        self.held_out = held_out
         self.folder = folder
         self.report = report
         self.stop = stop
-        self.device = device
-        self.weights = loss_weights(settings)
-        self.checkpoints = Checkpoints(folder, settings.keep_checkpoints)
         self.position = Position(identity)
-        self.anchors = torch.Generator().manual_seed(settings.seed)
-        self.parameters = adapter.trained_state(self.model)
-        self.optimizers = build_optimizers(self.parameters, settings)
-        self._saved_at = time.monotonic()
-        self._recent = MetricSums()
+        self.selection = Selection(team, held_out, folder, self._report)
+        self._saved: dict[str, Any] = {}
+        self._saved_at = self._started = time.monotonic()
+        self._wall_before = 0.0
         self._recent_started = time.monotonic()
         self._recent_tokens = 0
         self._recent_steps = 0
         self._rate = 0.0
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        dtype = _DTYPES[self.settings.autocast]
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype != torch.float32)
 
     def run(self) -> Position:
         """Train to the end, continuing from a complete checkpoint of the same configuration.
 
         Raises:
             Stopped: A signal came; a checkpoint was written.
+            StageInputError: The checkpoints are of another configuration.
+            JobError: A checkpoint could not be written.
             RetrainError: Too many steps in a row without a finite loss.
         """
         self._resume()
@@ -151,30 +83,56 @@ class Loop:
             self._evaluate()
         try:
             while not self._is_done():
-                self._one_step()
-                if self.stop.raised:
+                stopped = self._one_step()
+                if stopped or self.stop.raised:
                     raise Stopped
-                if time.monotonic() - self._saved_at >= self.settings.checkpoint_every_s:
+                self._release_saved()
+                due = time.monotonic() - self._saved_at >= self.settings.checkpoint_every_s
+                if due and not self.team.saver.is_busy:
                     self._save()
         except Stopped:
-            self._save()
+            self._save_now()
             raise
+        self._save_now()
         return self.position
+
+    @property
+    def wall_seconds(self) -> float:
+        """Wall-clock time of training, earlier attempts included."""
+        return self._wall_before + time.monotonic() - self._started
+
+    def early_end(self) -> str:
+        """Why training ends before its last epoch and step; empty where it does not."""
+        place, settings = self.position, self.settings
+        if settings.early_stopping is not None and place.without_gain >= settings.early_stopping:
+            return (
+                f"held-out acceptance did not rise in {place.without_gain} measurements in a row "
+                f"(train.early_stopping), so training ended at step {place.step}"
+            )
+        if settings.max_wall_s is not None and self.wall_seconds >= settings.max_wall_s:
+            return (
+                f"training ended at step {place.step} after {self.wall_seconds:.0f} s "
+                f"(train.max_wall_s {settings.max_wall_s:g})"
+            )
+        return ""
 
     def _is_done(self) -> bool:
         """Close what is over: an epoch, or all of it. May wait for samples."""
         place = self.position
-        if place.step == self.settings.max_steps:
+        if place.step == self.settings.max_steps or (place.epoch < self.settings.epochs and self.early_end()):
             if place.measured_step != place.step:
                 self.batches.complete(place)
-                self._close(ends_epoch=self.batches.is_over(place, None))
+                self._close(
+                    ends_epoch=place.epoch < self.settings.epochs and self.batches.is_over(place, None)
+                )
             return True
         if place.epoch < self.settings.epochs:
             waited_from = time.monotonic()
-            over = self.batches.is_over(place, self._save)
+            over = self.batches.is_over(place, self._save_now)
             self._recent_started += time.monotonic() - waited_from  # waiting is in no speed figure
             if over:
                 self._close(ends_epoch=True)
+                return self._is_done()
         return place.epoch == self.settings.epochs
 
     def _close(self, ends_epoch: bool) -> None:
@@ -189,179 +147,123 @@ class Loop:
             self._evaluate()
         self._save()
 
-    def _one_step(self) -> None:
-        place = self.position
-        step = self.batches.take(place)
-        batch = step.batch.to(self.device)
+    def _one_step(self) -> bool:
+        """Take one step; True if a rank was asked to stop."""
+        group = take_group(self.batches, self.position, self.settings.packs_per_step)
         done, total = self._amount()
-        self._rate = set_rates(
-            self.optimizers, rate_factor(int(done), int(total), self.settings), self.settings
-        )
-        sums = self._update(batch)
-        self.batches.advance(place)
-        place.step += 1
-        place.tokens += batch.tokens
-        self._recent_steps += 1
-        if step.samples is not None:
-            note_samples(self.folder, place.step, place.epoch, step.samples)
-        if sums is not None:
-            self._recent.add(sums)
-            self._recent_tokens += batch.tokens
-        if place.step % _LOG_EVERY_STEPS == 0:
+        factor = rate_factor(int(done), int(total), self.settings)
+        update = self.team.update(group.packs, self.position.step, factor)
+        self._rate = self.settings.lr * factor
+        self._advance(group)
+        if not update.finite:
+            self._skip()
+        elif update.learned:
+            self.position.consecutive_skips = 0
+            self._recent_tokens += group.tokens
+        if self.position.step % self.settings.log_every_steps == 0:
             self._log_training()
-        if step.measure and self.held_out.is_complete(place):
+        if group.measure and self.selection.is_complete(self.position):
             self._close(ends_epoch=False)
-        elif step.release:
+        elif group.release:
             self._save()
+        return update.stop
+
+    def _advance(self, group: Group) -> None:
+        place = self.position = group.after
+        place.step += 1
+        place.tokens += group.tokens
+        self._recent_steps += 1
+        if group.samples is not None:
+            note_samples(self.folder, place.step, place.epoch, group.samples)
 
     def _amount(self) -> tuple[float, float]:
         """Done and total: in the batches' unit, or in steps where `max_steps` ends training earlier."""
-        done, total = self.batches.amount(self.position)
-        steps, most = self.position.step, self.settings.max_steps
-        if most is not None and most <= total and steps * total >= done * most:
-            return steps, most
-        return done, total
-
-    def _update(self, batch: Batch) -> dict[str, tuple[float, float]] | None:
-        """One optimizer step. None: there was nothing to learn, or the step was skipped."""
-        anchors = choose_anchors(batch, self.settings.anchors, self.anchors)
-        if len(anchors) == 0:
-            return None
-        self.model.train()
-        with self.autocast():
-            outcome = adapter.run_blocks(self.model, batch, anchors, self.weights)
-        outcome.loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.parameters.values(), self.settings.grad_clip)
-        finite = math.isfinite(float(outcome.loss.detach())) and math.isfinite(float(norm))
-        if finite:
-            for optimizer in self.optimizers.values():
-                optimizer.step()
-            self.position.consecutive_skips = 0
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
-        if not finite:
-            self._skip()
-            return None
-        return outcome_sums(outcome)
+        place = self.position
+        counted = copy.copy(place)
+        counted.step = place.packs  # batches count what they hand out
+        done, total = self.batches.amount(counted)
+        steps, most = place.step, self.settings.max_steps
+        if most is None or most * self.settings.packs_per_step > total:
+            return done, total
+        return (steps, most) if steps * total >= done * most else (done, total)
 
     def _skip(self) -> None:
         place = self.position
         place.skipped_steps += 1
         place.consecutive_skips += 1
-        if place.consecutive_skips >= MAX_CONSECUTIVE_SKIPS:
+        if place.consecutive_skips >= self.settings.max_bad_steps:
+            self.team.keep_bad_packs(place.step)
             raise RetrainError(
-                f"{place.consecutive_skips} steps in a row had no finite loss (step {place.step})",
-                where=str(self.folder / "metrics.jsonl"),
-                hint="lower train.lr, or look for damaged captures; the weights before it are kept",
+                f"{place.consecutive_skips} steps in a row had no finite loss or gradient "
+                f"(train.max_bad_steps {self.settings.max_bad_steps}; step {place.step})",
+                where=str(self.folder / BAD_BATCHES),
+                hint="lower train.lr, or look at the batch there for damaged captures; resume continues "
+                "from the last checkpoint",
             )
 
     def _evaluate(self) -> None:
         """Held-out metrics; keep the weights if they are the best so far."""
-        place = self.position
-        if not self.held_out.is_complete(place):
-            if place.step == 0:
-                self.checkpoints.save_untrained(place, self.parameters)
-            return
-        held_out = self.held_out.measure()
-        if held_out is None:
-            place.measured_step = place.best_step = place.step
-            self.checkpoints.save_best(place, self.parameters)
-            return
-        self._report({}, "held-out evaluation")
-        if place.step > 0 and place.measured_step < 0:
-            self._measure_untrained(held_out)
-        metrics = self._measure(held_out, place)
-        place.measured_step = place.step
-        self._report({"eal": metrics.get("eal", math.nan)}, "")
+        self.selection.evaluate(self.position)
         self._recent_started = time.monotonic()  # measuring is not training: it is in no speed figure
-
-    def _measure(self, held_out: HeldOut, at: Position) -> dict[str, float]:
-        """Measure the present weights, which are those of position `at`."""
-        place = self.position
-        with torch.inference_mode(), self.autocast():
-            metrics = held_out.measure(self.model, self.weights)
-        self._write(at, {"split": "held_out", **metrics})
-        eal = metrics.get("eal", math.nan)
-        if at.step == 0:
-            place.untrained_eal = at.untrained_eal = eal if math.isfinite(eal) else None
-        if is_better(metrics, place):
-            place.best_eal, place.best_step, place.best_metrics = eal, at.step, metrics
-            at.best_eal, at.best_step, at.best_metrics = eal, at.step, metrics
-            self.checkpoints.save_best(at, self.parameters)
-        return metrics
-
-    def _measure_untrained(self, held_out: HeldOut) -> None:
-        """Measure the weights from before the first step, now that the held-out samples are there."""
-        untrained = self.checkpoints.untrained()
-        if untrained is None:
-            return
-        trained = {name: value.detach().clone() for name, value in self.parameters.items()}
-        self._put_weights(untrained)
-        try:
-            self._measure(held_out, replace(self.position, step=0, epoch=0, step_in_epoch=0, tokens=0))
-        finally:
-            self._put_weights(trained)
-
-    def _put_weights(self, weights: Mapping[str, Tensor]) -> None:
-        for name, value in self.parameters.items():
-            value.data.copy_(weights[name])
 
     def _log_training(self) -> None:
         now = time.monotonic()
         seconds = max(now - self._recent_started, 1e-9)
-        metrics = self._recent.means()
+        metrics = self.team.take_sums().means()
         metrics |= {
             "lr": self._rate,
             "tokens_per_s": self._recent_tokens / seconds,
             "skipped_steps": float(self.position.skipped_steps),
         }
         self.position.train_seconds += seconds
-        self._write(self.position, {"split": "train", **metrics})
+        write_row(self.folder, self.position, {"split": "train", **metrics})
         self._report({name: metrics[name] for name in ("loss", "eal", "tokens_per_s") if name in metrics}, "")
-        self._recent, self._recent_tokens, self._recent_steps = MetricSums(), 0, 0
+        self._recent_tokens, self._recent_steps = 0, 0
         self._recent_started = now
 
     def _report(self, metrics: Mapping[str, float], note: str) -> None:
         done, total = self._amount()
         self.report(done, total, metrics, note)
 
-    def _write(self, at: Position, metrics: Mapping[str, Any]) -> None:
-        """One line of `metrics.jsonl`."""
-        append_row(self.folder / METRICS, {"step": at.step, "epoch": at.epoch, **metrics})
-
     def _save(self) -> None:
-        self.checkpoints.save(
-            self.position, self.parameters, optimizer_tensors(self.optimizers), self._random_tensors()
-        )
-        self.batches.saved(self.position)
+        """Have a checkpoint of this position written beside training, unless there is one."""
+        place = {**asdict(self.position), "wall_seconds": 0.0}
         self._saved_at = time.monotonic()
+        if place == self._saved:
+            return
+        self._saved = place
+        snapshot = copy.deepcopy(self.position)
+        snapshot.wall_seconds = self.wall_seconds
+        self.team.save(snapshot)
 
-    def _random_tensors(self) -> dict[str, Tensor]:
-        states = {"anchors": self.anchors.get_state(), "torch": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self.device)
-        return states
+    def _save_now(self) -> None:
+        """Write a checkpoint of this position and wait until it is complete."""
+        self._save()
+        self.team.saver.wait()
+        self._release_saved()
+
+    def _release_saved(self) -> None:
+        """Let go of samples that complete checkpoints have consumed."""
+        for place in self.team.saver.complete():
+            self.batches.saved(place)
 
     def _resume(self) -> None:
         """Continue from the newest complete checkpoint of this configuration and log, else start anew."""
-        found = self.checkpoints.newest(self.position.identity)
+        checkpoints = self.team.checkpoints
+        found = checkpoints.newest(self.position.identity)
         random.seed(self.settings.seed)
         if found is not None and not self.batches.fits(found):
             self.report(0, 1, {}, "the captures are other ones than the last attempt's: training begins anew")
             found = None
         if found is None:
-            self.checkpoints.clear()
+            checkpoints.clear()
             for name in (METRICS, SAMPLES):
                 (self.folder / name).unlink(missing_ok=True)
             return
-        model, optimizer, states = self.checkpoints.tensors(found.step)
-        self._put_weights(model)
-        load_optimizer_tensors(self.optimizers, optimizer)
-        self.anchors.set_state(states["anchors"])
-        torch.set_rng_state(states["torch"])
-        if "cuda" in states and self.device.type == "cuda":
-            torch.cuda.set_rng_state(states["cuda"], self.device)
+        self.team.load(found.step)
         self.position = found
+        self._wall_before = found.wall_seconds
+        self._saved = {**asdict(found), "wall_seconds": 0.0}
         self._forget_later_rows(found)
 
     def _forget_later_rows(self, place: Position) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from profiles.schema import Train
+from profiles.training import Train
+from tasks.train.muon import ShardedMuon
 
 # Matrices that Muon leaves to AdamW: vocabulary factors, as upstream does.
 _NOT_FOR_MUON = ("embed_tokens", "lm_head", "markov_w1", "markov_w2")
@@ -24,7 +26,8 @@ def build_optimizers(parameters: Mapping[str, Tensor], settings: Train) -> dict[
     optimizers: dict[str, torch.optim.Optimizer] = {}
     if muon:
         assert settings.muon_lr is not None
-        optimizers["muon"] = torch.optim.Muon(
+        sharded = any(isinstance(value, DTensor) for _, value in muon)
+        optimizers["muon"] = (ShardedMuon if sharded else torch.optim.Muon)(
             muon,
             lr=settings.muon_lr,
             weight_decay=settings.weight_decay,
@@ -89,3 +92,24 @@ def load_optimizer_tensors(
                 state.setdefault(int(index), {})[key] = value
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def empty_optimizer_tensors(
+    optimizers: Mapping[str, torch.optim.Optimizer], stored: Mapping[str, torch.Size]
+) -> dict[str, Tensor]:
+    """Tensors of the stored names and sizes, into which a checkpoint can be read.
+
+    Args:
+        stored: Name as of `optimizer_tensors` -> whole size. What is as large as its parameter is sharded
+            like it, whatever it was when it was written.
+
+    Raises:
+        KeyError: A name belongs to none of these optimizers.
+    """
+    tensors = {}
+    for path, size in stored.items():
+        owner, index, _ = path.split("/")
+        parameters = [value for group in optimizers[owner].param_groups for value in group["params"]]
+        like = parameters[int(index)]
+        tensors[path] = torch.zeros_like(like) if size == like.shape else torch.zeros(size)
+    return tensors

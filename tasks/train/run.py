@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,63 +10,113 @@ from typing import Any
 
 import torch
 
-from tasks.errors import EXIT_RESUMABLE
+from tasks.errors import EXIT_RESUMABLE, RetrainError
 from tasks.processes.child import ProgressFile, child_main
 from tasks.stage import write_atomic
 from tasks.train import adapter
-from tasks.train.checkpoint import Position
+from tasks.train.checkpoint import Checkpoints, Position
 from tasks.train.export import export_draft
-from tasks.train.loop import Loop, Report, StopFlag, Stopped, choose_device
+from tasks.train.learner import Learner
+from tasks.train.loop import Loop
 from tasks.train.models import DraftCheckpoint
+from tasks.train.ranks import Ranks, join, local_rank
 from tasks.train.settings import TrainSettings
 from tasks.train.size import serving_parameters, trained_parameters
 from tasks.train.sources import STATES, complete_data, growing_data
+from tasks.train.stopping import Report, StopFlag, Stopped, choose_device
+from tasks.train.team import Team, follow
 from tasks.train.vocabulary import DraftVocabulary
 
 RESULT = "result.json"
 
 
-def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> DraftCheckpoint:
+def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> DraftCheckpoint | None:
     """Train, export and describe a draft; the whole stage without processes.
+
+    Returns:
+        The draft; None on a rank that follows another one.
 
     Raises:
         StageInputError: The captures do not fit or hold nothing to learn from.
         Stopped: A signal came; the checkpoint allows to continue.
     """
     train = settings.train
-    device = choose_device(train.device)
+    device = choose_device(train.device, local_rank())
     if train.threads is not None:
         torch.set_num_threads(train.threads)
-    data = (growing_data if settings.overlap else complete_data)(settings, device, report, stop)
-    notes = [note for note in (data.vocabulary.note, data.unchecked) if note]
-    loop = Loop(
-        model=adapter.build_draft(
-            Path(settings.target_dir), train.draft, settings.aux_layer_ids, data.vocabulary, train.seed
-        ),
-        settings=train,
-        batches=data.batches,
-        held_out=data.held_out,
-        folder=settings.path,
-        identity=settings.identity(),
-        report=report,
-        stop=stop,
-        device=device,
-    )
-    loop.run()
+    ranks = join(train.scale, device)
+    try:
+        if not ranks.leads:
+            _follow(settings, ranks, device, stop)
+            return None
+        return _lead(settings, ranks, device, report, stop)
+    finally:
+        ranks.leave()
+
+
+def _lead(
+    settings: TrainSettings, ranks: Ranks, device: torch.device, report: Report, stop: StopFlag
+) -> DraftCheckpoint:
+    """The part of rank 0. What it cannot go on from, it tells the others, so that they end too."""
+    begun = False
+    try:
+        data = (growing_data if settings.overlap else complete_data)(settings, device, report, stop)
+        ranks.tell(("begin", data.vocabulary))
+        begun = True
+        learner = _learner(settings, data.vocabulary, ranks, device)
+        loop = Loop(
+            team=Team(learner, _checkpoints(settings, ranks), settings.path, stop),
+            settings=settings.train,
+            batches=data.batches,
+            held_out=data.held_out,
+            folder=settings.path,
+            identity=settings.identity(),
+            report=report,
+            stop=stop,
+        )
+        loop.run()
+    except (RetrainError, Stopped):
+        ranks.tell(("end",) if begun else ("begin", None))
+        raise
+    ranks.tell(("end",))
+    notes = [note for note in (data.vocabulary.note, data.unchecked, loop.early_end()) if note]
     if data.held_out.measure() is None:
         notes.append("no sample is held out: the last weights are exported, not the best")
     return _finish(settings, loop, data.vocabulary, notes)
 
 
+def _follow(settings: TrainSettings, ranks: Ranks, device: torch.device, stop: StopFlag) -> None:
+    _, vocabulary = ranks.hear()
+    if vocabulary is not None:
+        learner = _learner(settings, vocabulary, ranks, device)
+        follow(learner, _checkpoints(settings, ranks), settings.path, stop)
+
+
+def _learner(
+    settings: TrainSettings, vocabulary: DraftVocabulary, ranks: Ranks, device: torch.device
+) -> Learner:
+    train = settings.train
+    model = adapter.build_draft(
+        Path(settings.target_dir), train.draft, settings.aux_layer_ids, vocabulary, train.seed
+    )
+    return Learner(model, train, ranks, device)
+
+
+def _checkpoints(settings: TrainSettings, ranks: Ranks) -> Checkpoints:
+    return Checkpoints(
+        settings.path, settings.train.keep_checkpoints, settings.deciding(), ranks.saving, ranks.leads
+    )
+
+
 def _finish(
     settings: TrainSettings, loop: Loop, vocabulary: DraftVocabulary, notes: list[str]
 ) -> DraftCheckpoint:
-    best = loop.checkpoints.best()
+    best = loop.team.checkpoints.best()
     assert best is not None, "the loop keeps weights before its first step"
     position, weights = best
-    shape = adapter.draft_shape(loop.model)
+    shape = adapter.draft_shape(loop.team.model)
     files = export_draft(
-        loop.model.cpu(),
+        loop.team.model.cpu(),
         weights,
         settings.path / "draft",
         settings.target_name,
@@ -113,18 +164,23 @@ def work(config: dict[str, Any]) -> None:
     """Entry of the child process."""
     settings = TrainSettings.model_validate(config)
     progress = ProgressFile(settings.progress_file)
+    unit = "steps" if settings.train.packs_per_step == 1 else "packs"
+    unit = "samples" if settings.overlap else unit
 
     def report(done: float, total: float, metrics: Mapping[str, float], note: str) -> None:
-        progress.write(done, total, "samples" if settings.overlap else "steps", dict(metrics), note)
+        progress.write(done, total, unit, dict(metrics), note)
 
     stop = StopFlag()
     stop.install()
-    report(0, 1, {}, "reading captures and building the draft")
+    leads = os.environ.get("RANK", "0") == "0"
+    if leads:
+        report(0, 1, {}, "reading captures and building the draft")
     try:
         result = train_draft(settings, report, stop)
     except Stopped:
         sys.exit(EXIT_RESUMABLE)
-    write_atomic(settings.path / RESULT, result.model_dump_json(indent=2))
+    if result is not None:
+        write_atomic(settings.path / RESULT, result.model_dump_json(indent=2))
 
 
 if __name__ == "__main__":

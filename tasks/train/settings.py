@@ -7,11 +7,28 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from profiles.schema import Train
+from profiles.training import Train
 from tasks.stage import canonical, sha256_text
+from tasks.train.configuration import flat
 
 WAITING = "waiting for captures"
 """Note of the progress lines of a trainer that has nothing to do: no progress when nobody captures."""
+
+_OF_THE_MACHINE = (
+    "threads",
+    "device",
+    "scale",
+    "compile",
+    "gradient_checkpointing",
+    "max_wall_s",
+    "max_bad_steps",
+    "checkpoint_every_s",
+    "keep_checkpoints",
+    "stop_grace_s",
+    "log_every_steps",
+    "stall_timeout_s",
+)
+"""Fields of `train` that change where, how fast or how long it runs, but no weight, rounding apart."""
 
 
 class Overlap(BaseModel):
@@ -60,18 +77,21 @@ class TrainSettings(BaseModel):
     def path(self) -> Path:
         return Path(self.folder)
 
-    def identity(self) -> str:
-        """Digest of all that decides the weights; a checkpoint of another identity is not continued."""
-        machine = {"threads", "device", "checkpoint_every_s", "keep_checkpoints", "stall_timeout_s"}
+    def deciding(self) -> dict[str, Any]:
+        """All that decides the weights, by dotted name; JSON values."""
         values: dict[str, Any] = {
-            "train": self.train.model_dump(mode="json", exclude=machine),
+            "train": self.train.model_dump(mode="json", exclude=set(_OF_THE_MACHINE)),
             "captures": self.captures_digest,
             "target": self.target_name,
             "aux_layer_ids": list(self.aux_layer_ids),
         }
         if self.overlap is not None:
             values["overlap"] = self.overlap.model_dump(mode="json")
-        return sha256_text(canonical(values))
+        return flat(values)
+
+    def identity(self) -> str:
+        """Digest of all that decides the weights; a checkpoint of another identity is not continued."""
+        return sha256_text(canonical(self.deciding()))
 
     def public(self) -> dict[str, Any]:
         """The configuration without paths, for the stage's result and the report."""

@@ -81,10 +81,10 @@ class PreloadedHandle:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def stop(self, grace_s: float = 10.0) -> None:
+    def stop(self, grace_s: float | None = None) -> None:
         if self._process.is_alive():
             os.kill(self.pid, signal.SIGTERM)
-            self._process.join(grace_s)
+            self._process.join(self.spec.grace_s if grace_s is None else grace_s)
         if self._process.is_alive():
             self._process.kill()
         self._process.join()

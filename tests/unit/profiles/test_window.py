@@ -25,6 +25,8 @@ def test_window_implies_overlap() -> None:
         ({"window_bytes": None}, {}, "stream.window_bytes"),
         ({}, {"epochs": 2}, "train.epochs"),
         ({}, {"max_steps": 10}, "train.max_steps"),
+        ({}, {"max_wall_s": 60}, "train.max_wall_s"),
+        ({}, {"early_stopping": 2}, "train.early_stopping"),
         ({}, {"draft": {"vocab_size": 512}}, "train.draft.vocab_size"),
     ],
 )

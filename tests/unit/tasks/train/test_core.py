@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from profiles.schema import Profile
 from tasks.errors import StageInputError
 from tasks.serve.target_folder import read_target_config
 from tasks.stream.models import CaptureCounters, CaptureManifest
-from tasks.train.core import check_inputs, target_name
+from tasks.train.command import torchrun_argv
+from tasks.train.core import check_inputs, target_name, trainer_spec
 from tests.unit.tasks.train.conftest import AUX_LAYERS, HIDDEN, TinyWorld
 
 
@@ -64,3 +66,24 @@ def test_exported_name_of_the_target_is_never_a_path(tmp_path: Path) -> None:
     assert target_name(profile("org/model")) == "org/model"
     assert target_name(profile(str(tmp_path))) == tmp_path.name
     assert target_name(profile("~/models/mine")) == "mine"
+
+
+def test_one_rank_is_one_process_and_several_are_torchruns(world: TinyWorld, tmp_path: Path) -> None:
+    alone = trainer_spec(world.settings(tmp_path / "one", stop_grace_s=7))
+    assert alone.argv == (sys.executable, "-m", "tasks.train.run", str(tmp_path / "one/config.json"))
+    assert alone.grace_s == 7
+    four = trainer_spec(world.settings(tmp_path / "four", packs_per_step=8, scale={"ranks": 4}))
+    assert four.argv[1:5] == ("-m", "tasks.train.torchrun", "--nnodes=1", "--nproc-per-node=4")
+    assert four.argv[-3:] == ("-m", "tasks.train.run", str(tmp_path / "four/config.json"))
+
+
+def test_each_node_gets_its_own_command_and_a_run_on_this_machine_none(
+    world: TinyWorld, tmp_path: Path
+) -> None:
+    scale = {"ranks": 2, "nodes": 2, "rendezvous": "10.0.0.1:29500"}
+    settings = world.settings(tmp_path, packs_per_step=4, scale=scale)
+    first, second = (torchrun_argv(settings.train.scale, "run", ("m", "c"), node) for node in (0, 1))
+    assert {"--nnodes=2", "--rdzv-endpoint=10.0.0.1:29500", "--rdzv-id=run"} <= set(first)
+    assert set(first) ^ set(second) == {"--rdzv-conf=is_host=1", "--rdzv-conf=is_host=0"}
+    with pytest.raises(StageInputError, match=r"train.scale.nodes is 2, but"):
+        trainer_spec(settings)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from tasks.errors import RetrainError, StageInputError
+from tasks.errors import JobError, RetrainError, StageInputError
 from tasks.stream.log import HiddenStateLog
-from tasks.train import adapter, loop
+from tasks.train import adapter
 from tasks.train.checkpoint import Checkpoints, Position
 from tasks.train.loop import StopFlag, Stopped, is_better
 from tasks.train.run import train_draft, without_gain
@@ -77,17 +78,18 @@ def test_interrupted_and_resumed_run_equals_an_uninterrupted_one(
     assert measured[0] == measured[1]
 
 
-def test_other_configuration_starts_anew(world: TinyWorld, tmp_path: Path, quiet: Any, never: Any) -> None:
-    train_draft(world.settings(tmp_path, epochs=1), quiet, never)
+def test_other_configuration_is_refused_and_an_end_is_kept(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    first = train_draft(world.settings(tmp_path, epochs=1), quiet, never)
+    with pytest.raises(StageInputError, match=r"train.lr is 0.01 there and 0.005 here"):
+        train_draft(world.settings(tmp_path, epochs=1, lr=0.005), quiet, never)
     steps_seen: list[float] = []
 
     def report(done: float, _total: float, _metrics: Mapping[str, float], _note: str) -> None:
         steps_seen.append(done)
 
-    train_draft(world.settings(tmp_path, epochs=1, lr=0.005), report, never)
-    assert steps_seen[0] == 0
-    steps_seen.clear()
-    train_draft(world.settings(tmp_path, epochs=1, lr=0.005), report, never)
+    assert train_draft(world.settings(tmp_path, epochs=1), report, never).files == first.files
     assert steps_seen == []
 
 
@@ -132,9 +134,81 @@ def test_too_many_bad_steps_in_a_row_end_the_run(
     world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(adapter, "run_blocks", poisoned(range(2, 1000)))
-    monkeypatch.setattr(loop, "MAX_CONSECUTIVE_SKIPS", 4)
-    with pytest.raises(RetrainError, match="4 steps in a row"):
-        train_draft(world.settings(tmp_path, epochs=3), quiet, never)
+    with pytest.raises(RetrainError, match="4 steps in a row") as raised:
+        train_draft(world.settings(tmp_path, epochs=3, max_bad_steps=4), quiet, never)
+    kept = list(Path(raised.value.where).iterdir())
+    assert [path.name for path in kept] == ["step-6-rank-0-pack-0.safetensors"]
+    batch = load_file(kept[0])
+    assert {"token_ids", "aux_states", "last_states", "loss_mask", "anchors"} <= batch.keys()
+    assert batch["aux_states"].shape[0] == len(batch["token_ids"])
+
+
+@pytest.mark.parametrize("options", [{"packs_per_step": 3}, {"gradient_checkpointing": True}])
+def test_run_in_parts_equals_an_uninterrupted_one(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, options: dict[str, Any]
+) -> None:
+    first = train_draft(world.settings(tmp_path / "whole", **options), quiet, never)
+    for steps in (3, 1):
+        with pytest.raises(Stopped):
+            train_draft(world.settings(tmp_path / "parts", **options), quiet, StopAfter(steps))
+    second = train_draft(world.settings(tmp_path / "parts", **options), quiet, never)
+    assert (first.files, first.steps) == (second.files, second.steps)
+
+
+def test_packs_of_a_step_are_accumulated_and_bounded(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    one = train_draft(world.settings(tmp_path / "one", epochs=1), quiet, never)
+    many = train_draft(world.settings(tmp_path / "many", epochs=1, packs_per_step=4), quiet, never)
+    assert many.steps == -(-one.steps // 4)
+    assert many.metrics["train_tokens"] == one.metrics["train_tokens"]
+    some = train_draft(world.settings(tmp_path / "some", max_steps=2, packs_per_step=4), quiet, never)
+    assert some.steps == 2
+
+
+def test_recomputing_layers_changes_no_bit(world: TinyWorld, tmp_path: Path, quiet: Any, never: Any) -> None:
+    plain = train_draft(world.settings(tmp_path / "plain", max_steps=3), quiet, never)
+    again = train_draft(
+        world.settings(tmp_path / "again", max_steps=3, gradient_checkpointing=True), quiet, never
+    )
+    assert plain.files == again.files
+
+
+def test_training_stops_when_acceptance_no_longer_rises(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    """At so low a rate nothing is learned: two measurements after the first one end it."""
+    result = train_draft(world.settings(tmp_path, epochs=9, lr=1e-9, early_stopping=2), quiet, never)
+    assert result.epochs == 2 and len(lines(tmp_path, "held_out")) == 3
+    assert any("did not rise in 2 measurements in a row" in note for note in result.notes)
+    again = train_draft(world.settings(tmp_path, epochs=9, lr=1e-9, early_stopping=2), quiet, never)
+    assert again.steps == result.steps
+
+
+def test_wall_clock_budget_ends_training_over_all_attempts(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    with pytest.raises(Stopped):
+        train_draft(world.settings(tmp_path, epochs=300), quiet, StopAfter(4))
+    result = train_draft(world.settings(tmp_path, epochs=300, max_wall_s=1e-6), quiet, never)
+    assert result.steps == 5 and result.epochs == 0
+    assert [row["step"] for row in lines(tmp_path, "held_out")] == [0, 5]
+    assert any("train.max_wall_s 1e-06" in note for note in result.notes)
+
+
+def test_failed_write_of_a_checkpoint_ends_training_with_its_name(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path) -> None:
+        if "step-" in folder.name:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tasks.train.checkpoint.sync_folder", full)
+    with pytest.raises(JobError, match=r"of step \d+ could not be written: OSError.*No space left"):
+        train_draft(world.settings(tmp_path, epochs=300, checkpoint_every_s=1e-6), quiet, never)
+    assert len(lines(tmp_path, "train")) < 10, "it went on"
+    monkeypatch.undo()
+    assert train_draft(world.settings(tmp_path, epochs=300, max_steps=2), quiet, never).steps == 2
 
 
 def test_draft_vocabulary_is_clamped_with_a_note(
@@ -173,7 +247,7 @@ def test_identity_ignores_the_machine_but_not_the_training(world: TinyWorld, tmp
         settings: TrainSettings = world.settings(tmp_path, **options)
         return settings.identity()
 
-    assert identity() == identity(threads=2, keep_checkpoints=5)
+    assert identity() == identity(threads=2, keep_checkpoints=5, compile=True)
     assert identity() != identity(lr=0.02)
 
 
