@@ -114,12 +114,30 @@ class Draft(Part):
     """Kind of Markov head."""
     confidence_head: bool = True
     """Train a head that predicts whether a drafted token survives."""
+    confidence_with_markov: bool = True
+    """The confidence head also sees the Markov embedding of the token before; nothing at `markov_rank` 0."""
     vocab_size: Positive | None = None
     """Draft vocabulary, the captures' most frequent tokens; empty uses the target's whole vocabulary."""
     sample_from_anchor: bool = True
     """Slot k of a block predicts token k+1 (DSpark's convention); written out in the published config."""
     sliding_window: Positive | None = None
     """Attention window of the draft's layers, tokens; empty is full attention."""
+    full_attention_layers: tuple[Count, ...] = ()
+    """Layers, from 0, that see everything although `sliding_window` is set."""
+
+    @model_validator(mode="after")
+    def _layers_exist(self) -> Draft:
+        beyond = [layer for layer in self.full_attention_layers if layer >= self.num_layers]
+        if beyond:
+            raise ValueError(
+                f"full_attention_layers names {beyond}, but num_layers is {self.num_layers} "
+                "(layers count from 0)"
+            )
+        if self.full_attention_layers and self.sliding_window is None:
+            raise ValueError(
+                "full_attention_layers means nothing without sliding_window: all layers are full"
+            )
+        return self
 
 
 class Train(Part):
@@ -129,6 +147,12 @@ class Train(Part):
     """Where to train; `auto` takes a GPU if there is one."""
     draft: Draft = Draft()
     """Shape of the draft."""
+    init_from: Annotated[str, Field(min_length=1)] | None = None
+    """Draft that training starts from: `incumbent` (the champion; a new draft where there is none), or a
+    folder in Speculators format with a DSpark or DFlash draft; empty starts anew."""
+    init_vocabulary: Literal["carry", "rebuild"] = "carry"
+    """Draft vocabulary under `init_from`: `carry` keeps that draft's tokens, `rebuild` chooses them from the
+    captures again and carries over what is known of those in both."""
     epochs: Count = 8
     """Passes over the captures."""
     max_steps: Count | None = None
@@ -167,6 +191,8 @@ class Train(Part):
     """Seed of initial weights, batches and anchors."""
     threads: Positive | None = None
     """CPU threads; empty lets torch choose."""
+    prefetch_bytes: Count = 536870912
+    """Memory for batches that are read ahead, bytes; one is read whatever its size. 0 reads none ahead."""
     checkpoint_every_s: Seconds = 120.0
     """Longest training time that a crash can lose, seconds."""
     keep_checkpoints: Positive = 2

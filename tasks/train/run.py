@@ -14,8 +14,9 @@ from tasks.processes.child import ProgressFile, child_main
 from tasks.stage import write_atomic
 from tasks.train import adapter
 from tasks.train.checkpoint import Position
-from tasks.train.export import export_draft
+from tasks.train.export import ExportedFor, export_draft
 from tasks.train.loop import Loop, Report, StopFlag, Stopped, choose_device
+from tasks.train.model import make_draft
 from tasks.train.models import DraftCheckpoint
 from tasks.train.settings import TrainSettings
 from tasks.train.size import serving_parameters, trained_parameters
@@ -37,11 +38,11 @@ def train_draft(settings: TrainSettings, report: Report, stop: StopFlag) -> Draf
     if train.threads is not None:
         torch.set_num_threads(train.threads)
     data = (growing_data if settings.overlap else complete_data)(settings, device, report, stop)
-    notes = [note for note in (data.vocabulary.note, data.unchecked) if note]
+    built = make_draft(settings, data.vocabulary)
+    print(f"draft: {built.parameters}", flush=True)
+    notes = [note for note in (*built.notes, data.vocabulary.note, data.unchecked) if note]
     loop = Loop(
-        model=adapter.build_draft(
-            Path(settings.target_dir), train.draft, settings.aux_layer_ids, data.vocabulary, train.seed
-        ),
+        model=built.model,
         settings=train,
         batches=data.batches,
         held_out=data.held_out,
@@ -68,7 +69,7 @@ def _finish(
         loop.model.cpu(),
         weights,
         settings.path / "draft",
-        settings.target_name,
+        ExportedFor(settings.target_name, settings.target_revision, Path(settings.target_dir)),
         STATES[settings.train.autocast],
     )
     done = loop.position

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from profiles.schema import Train
 from tasks.stage import canonical, sha256_text
+from tasks.train.initial import InitialDraft
 
 WAITING = "waiting for captures"
 """Note of the progress lines of a trainer that has nothing to do: no progress when nobody captures."""
@@ -42,6 +43,10 @@ class TrainSettings(BaseModel):
     """Folder of the target in Hugging Face format."""
     target_name: str
     """Name of the target that the exported draft names; never a path."""
+    target_revision: str | None = None
+    """Pinned revision of the target; the exported draft names it."""
+    initial: InitialDraft | None = None
+    """The draft that training starts from; None for a new one."""
     aux_layer_ids: tuple[int, ...]
     hidden_size: int
     capture_dtype: str = "float32"
@@ -63,12 +68,15 @@ class TrainSettings(BaseModel):
     def identity(self) -> str:
         """Digest of all that decides the weights; a checkpoint of another identity is not continued."""
         machine = {"threads", "device", "checkpoint_every_s", "keep_checkpoints", "stall_timeout_s"}
+        machine |= {"prefetch_bytes", "init_from"}  # the initial draft counts by its content
         values: dict[str, Any] = {
             "train": self.train.model_dump(mode="json", exclude=machine),
             "captures": self.captures_digest,
             "target": self.target_name,
             "aux_layer_ids": list(self.aux_layer_ids),
         }
+        if self.initial is not None:
+            values["initial"] = self.initial.digest
         if self.overlap is not None:
             values["overlap"] = self.overlap.model_dump(mode="json")
         return sha256_text(canonical(values))
@@ -77,6 +85,7 @@ class TrainSettings(BaseModel):
         """The configuration without paths, for the stage's result and the report."""
         return {
             **self.train.model_dump(mode="json"),
+            "init_from": self.initial.name if self.initial is not None else None,
             "aux_layer_ids": list(self.aux_layer_ids),
             "target": self.target_name,
             "captures": self.captures_digest,
