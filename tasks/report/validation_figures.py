@@ -64,7 +64,7 @@ def along_block(
         return None
 
     def draw(axes: Axes, colours: Colours) -> None:
-        for (name, points), colour in zip(reversed(series.items()), ("live", "incumbent"), strict=False):
+        for (name, points), colour in zip(reversed(series.items()), ("replay", "incumbent"), strict=False):
             places = range(1, len(points) + 1)
             axes.plot(places, points, color=colours[colour], marker="o", markersize=4, label=name)
         longest = max(len(points) for points in series.values())
