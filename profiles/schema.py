@@ -179,6 +179,8 @@ class Train(Part):
     """Weight of the cross entropy."""
     loss_tv: Annotated[float, Field(ge=0)] = 0.9
     """Weight of the total variation distance (half of the paper's L1 norm)."""
+    loss_kl: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the divergence of the draft from the target (`kl_div`, upstream's default loss)."""
     loss_confidence: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the confidence loss."""
     decay_gamma: Annotated[float, Field(gt=0)] = 4.0

@@ -71,7 +71,9 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def loss_weights(settings: Train) -> LossWeights:
-    return LossWeights(settings.loss_ce, settings.loss_tv, settings.loss_confidence, settings.decay_gamma)
+    return LossWeights(
+        settings.loss_ce, settings.loss_tv, settings.loss_confidence, settings.decay_gamma, settings.loss_kl
+    )
 
 
 def is_better(metrics: Mapping[str, float], best: Position) -> bool:
