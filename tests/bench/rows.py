@@ -77,6 +77,11 @@ def compared(
 
 
 def machine() -> str:
+    return f"{hardware()}, float32"
+
+
+def hardware() -> str:
+    """The machine, where a row names its type itself."""
     import torch
 
-    return f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, float32"
+    return f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"

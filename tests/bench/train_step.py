@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rows import Row, compared, machine
+from rows import Row, compared, hardware
 from torch import Tensor, nn
 from train_upstream import UpstreamTrainer, fresh_draft, recorded_steps
-from train_world import TrainSize, TrainWorld, make_train_world
+from train_world import TrainWorld
 
 from profiles.schema import Train
 from tasks.train import adapter
@@ -60,9 +60,8 @@ class OurStep:
         return outcome_sums(outcome)["loss"][0]
 
 
-def rows(folder: Path, size: TrainSize | None = None) -> list[Row]:
-    """Rows `step` and `step, limit`."""
-    world = make_train_world(size or TrainSize(), folder)
+def rows(world: TrainWorld) -> list[Row]:
+    """Row `step`, and what of it are matrix products."""
     upstream = UpstreamTrainer(world)
     apart, record = compare_losses(world, upstream)
     return [timed(world, upstream, record, apart), limit(world, record)]
@@ -111,7 +110,7 @@ def timed(world: TrainWorld, upstream: UpstreamTrainer, record: Path, apart: flo
         f"forward, backward, clipping and optimizer of both, waiting for data of neither; upstream's own "
         f"Trainer through its command line, {train.autocast}, {train.optimizer}, sdpa; its shims and the "
         f"recorder take {statistics.median(turn.own_share):.2%} of its steps; losses of {size.losses} steps "
-        f"in float32 at most {apart:.1e} apart; {_spread(turn)}; {machine()}"
+        f"in float32 at most {apart:.1e} apart; {_spread(turn)}; {hardware()}"
     )
     ours, theirs = statistics.median(turn.ours), statistics.median(turn.theirs)
     return compared("step", ours, theirs, 0.95, "tokens/s", words, stage="train")
@@ -145,9 +144,9 @@ def limit(world: TrainWorld, record: Path) -> Row:
     rate = matmul_rate(dtype)
     least, measured = counter.get_total_flops() / rate, statistics.median(seconds[size.warm :])
     words = (
-        f"no goal; value: {counter.get_total_flops() / 1e9:.1f} Gflop of matrix products in a step, optimizer "
-        f"included, at the {rate / 1e9:.0f} Gflop/s that this machine reaches in a {dtype} product of 1024 "
-        f"cubed; baseline: the step; {batches[0][0].tokens} tokens, {len(batches[0][1])} blocks; {machine()}"
+        f"no goal; value: {counter.get_total_flops() / 1e9:.1f} Gflop of matrix products, with the optimizer's, "
+        f"at the {rate / 1e9:.0f} Gflop/s that this machine reaches in a {dtype} product of 1024 "
+        f"cubed; baseline: the step; {batches[0][0].tokens} tokens, {len(batches[0][1])} blocks; {hardware()}"
     )
     return compared("step, matrix products alone", least, measured, None, "s", words, stage="train")
 

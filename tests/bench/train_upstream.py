@@ -70,7 +70,13 @@ class UpstreamTrainer:
         work = self._world.folder / "upstream" / name
         work.mkdir(parents=True)
         out = work / "steps.json"
-        argv = [sys.executable, str(_RECORDER), str(out), str(record or "-"), *self._words(work, train, steps)]
+        argv = [
+            sys.executable,
+            str(_RECORDER),
+            str(out),
+            str(record or "-"),
+            *self._words(work, train, steps),
+        ]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_LIMIT_S)
         if done.returncode != 0 or not out.is_file():
             raise JobError(
