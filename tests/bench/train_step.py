@@ -144,7 +144,7 @@ def limit(world: TrainWorld, record: Path) -> Row:
     rate = matmul_rate(dtype)
     least, measured = counter.get_total_flops() / rate, statistics.median(seconds[size.warm :])
     words = (
-        f"no goal; value: {counter.get_total_flops() / 1e9:.1f} Gflop of matrix products, with the optimizer's, "
+        f"no goal; value: {counter.get_total_flops() / 1e9:.1f} Gflop of matrix products, optimizer's too, "
         f"at the {rate / 1e9:.0f} Gflop/s that this machine reaches in a {dtype} product of 1024 "
         f"cubed; baseline: the step; {batches[0][0].tokens} tokens, {len(batches[0][1])} blocks; {hardware()}"
     )
