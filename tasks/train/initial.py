@@ -71,6 +71,16 @@ def draft_digest(folder: Path) -> str:
     Raises:
         StageInputError: It holds no `config.json` or no weights.
     """
+    names, known = draft_files(folder), _published_digests(folder)
+    return sha256_text(canonical({name: known.get(name) or sha256_file(folder / name) for name in names}))
+
+
+def draft_files(folder: Path) -> list[str]:
+    """Names of the files that make the draft in `folder`.
+
+    Raises:
+        StageInputError: It holds no `config.json` or no weights.
+    """
     files = sorted(folder.glob("*.safetensors"))
     if not (folder / CONFIG).is_file() or not files:
         missing = CONFIG if not (folder / CONFIG).is_file() else "*.safetensors"
@@ -79,9 +89,7 @@ def draft_digest(folder: Path) -> str:
             where=f"{FIELD}: {folder}",
             hint="name a folder with config.json and model.safetensors of a DSpark or DFlash draft",
         )
-    known = _published_digests(folder)
-    names = [CONFIG, *(path.name for path in files)]
-    return sha256_text(canonical({name: known.get(name) or sha256_file(folder / name) for name in names}))
+    return [CONFIG, *(path.name for path in files)]
 
 
 def _published_digests(folder: Path) -> dict[str, str]:

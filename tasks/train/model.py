@@ -10,11 +10,12 @@ from torch import nn
 
 from tasks.errors import JobError
 from tasks.train import adapter
+from tasks.train.earlier import EarlierDraft
 from tasks.train.initial import draft_digest
 from tasks.train.settings import TrainSettings
 from tasks.train.size import serving_parameters, trained_parameters
 from tasks.train.vocabulary import DraftVocabulary
-from tasks.train.warm_start import EarlierDraft, Wanted, carried_vocabulary, check_fits, put_weights
+from tasks.train.warm_start import Wanted, carried_vocabulary, check_fits, put_weights
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from profiles.schema import Profile, Train
-from tasks.errors import StageInputError
+from profiles.schema import Draft, Profile, Train
+from tasks.errors import StageInputError, UsageError
 from tasks.publish.core import publish
 from tasks.run_folder import RunFolder, create_run
+from tasks.train.earlier import check_initial
 from tasks.train.initial import draft_digest, resolve_initial
 from tests.unit.tasks.publish import drafts
 
@@ -56,3 +58,38 @@ def test_a_folder_without_a_draft_is_refused(tmp_path: Path, missing: str) -> No
     with pytest.raises(StageInputError, match="the initial draft has no") as refused:
         resolve_initial(*a_run(tmp_path, str(folder)))
     assert str(folder) in refused.value.where
+
+
+FITTING = Draft(num_layers=2, block_size=8, markov_rank=4)
+
+
+def asked(initial: str, draft: Draft = FITTING) -> Profile:
+    return drafts.profile().model_copy(update={"train": Train(init_from=initial, draft=draft)})
+
+
+def test_what_cannot_fit_is_refused_before_a_run_exists(tmp_path: Path) -> None:
+    folder = drafts.export(tmp_path / "draft")
+    check_initial(asked(str(folder)), tmp_path, None)
+    other = asked(str(folder), FITTING.model_copy(update={"block_size": 4}))
+    with pytest.raises(UsageError, match=r"block size is 8, wanted 4 \(train\.draft\.block") as refused:
+        check_initial(other, tmp_path, None)
+    assert str(folder) in refused.value.where
+    with pytest.raises(UsageError, match=r"the initial draft has no config\.json"):
+        check_initial(asked(str(tmp_path / "nothing")), tmp_path, None)
+
+
+def test_the_champion_is_looked_at_too(tmp_path: Path) -> None:
+    check_initial(asked("incumbent"), tmp_path / "runs", None)  # there is none yet
+    publish(**drafts.publish_inputs(tmp_path, "one"))
+    check_initial(asked("incumbent"), tmp_path / "runs", None)
+    with pytest.raises(UsageError, match="Markov rank is 4, wanted 16"):
+        check_initial(
+            asked("incumbent", FITTING.model_copy(update={"markov_rank": 16})), tmp_path / "runs", None
+        )
+
+
+def test_a_target_of_another_width_is_refused(tmp_path: Path) -> None:
+    folder = drafts.export(tmp_path / "draft")
+    target = SimpleNamespace(hidden_size=8, vocab_size=100)
+    with pytest.raises(UsageError, match="hidden size is 4, wanted 8"):
+        check_initial(asked(str(folder)), tmp_path, target)  # type: ignore[arg-type]
