@@ -111,7 +111,7 @@ class Draft(Part):
     markov_rank: Count = 64
     """Rank of the Markov head; 0 leaves it out."""
     markov_head_type: Literal["vanilla", "gated", "rnn"] = "vanilla"
-    """Kind of Markov head."""
+    """Kind of Markov head. vLLM serves `vanilla` only; the others train, export and replay."""
     confidence_head: bool = True
     """Train a head that predicts whether a drafted token survives."""
     confidence_with_markov: bool = True
