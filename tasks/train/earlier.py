@@ -46,9 +46,10 @@ class EarlierDraft:
         self.name = initial.name
         self.folder = Path(initial.folder)
         try:
-            self.config: dict[str, Any] = json.loads((self.folder / CONFIG).read_text(encoding="utf-8"))
+            read = json.loads((self.folder / CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise self.refused(f"its {CONFIG} cannot be read: {error}") from None
+        self.config: dict[str, Any] = read if isinstance(read, dict) else {}
         self.kind = self.config.get("speculators_model_type")
         if self.kind not in KINDS:
             raise self.refused(f"its speculators_model_type is {self.kind!r}, not dspark or dflash")
@@ -69,7 +70,7 @@ class EarlierDraft:
 
     def layer(self, name: str) -> Any:
         """Value of the configuration of its layers."""
-        return self.config.get("transformer_layer_config", {}).get(name)
+        return (self.config.get("transformer_layer_config") or {}).get(name)
 
     @property
     def mask_token_id(self) -> int | None:
@@ -95,7 +96,7 @@ class EarlierDraft:
 
     @property
     def revision(self) -> str | None:
-        verifier = self.config.get("speculators_config", {}).get("verifier", {})
+        verifier = (self.config.get("speculators_config") or {}).get("verifier") or {}
         return verifier.get("revision") or None
 
     @property
