@@ -21,15 +21,33 @@ class Draft(Part):
     markov_rank: Count = 64
     """Rank of the Markov head; 0 leaves it out."""
     markov_head_type: Literal["vanilla", "gated", "rnn"] = "vanilla"
-    """Kind of Markov head."""
+    """Kind of Markov head. vLLM serves `vanilla` only; the others train, export and replay."""
     confidence_head: bool = True
     """Train a head that predicts whether a drafted token survives."""
+    confidence_with_markov: bool = True
+    """The confidence head also sees the Markov embedding of the token before; nothing at `markov_rank` 0."""
     vocab_size: Positive | None = None
     """Draft vocabulary, the captures' most frequent tokens; empty uses the target's whole vocabulary."""
     sample_from_anchor: bool = True
     """Slot k of a block predicts token k+1 (DSpark's convention); written out in the published config."""
     sliding_window: Positive | None = None
     """Attention window of the draft's layers, tokens; empty is full attention."""
+    full_attention_layers: tuple[Count, ...] = ()
+    """Layers, from 0, that see everything although `sliding_window` is set."""
+
+    @model_validator(mode="after")
+    def _layers_exist(self) -> Draft:
+        beyond = [layer for layer in self.full_attention_layers if layer >= self.num_layers]
+        if beyond:
+            raise ValueError(
+                f"full_attention_layers names {beyond}, but num_layers is {self.num_layers} "
+                "(layers count from 0)"
+            )
+        if self.full_attention_layers and self.sliding_window is None:
+            raise ValueError(
+                "full_attention_layers means nothing without sliding_window: all layers are full"
+            )
+        return self
 
 
 class Scale(Part):
@@ -38,7 +56,7 @@ class Scale(Part):
     ranks: Positive = 1
     """Processes of the trainer on each node, one a GPU; 1 starts it without torchrun."""
     nodes: Positive = 1
-    """Nodes that train; every one of them must see the run folder."""
+    """Nodes that train; every one of them must see the run folder, and the draft of `init_from`."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """`ddp` keeps the whole draft on each rank; `fsdp` shards weights and optimizer state (FSDP2)."""
     rendezvous: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = None
@@ -68,6 +86,12 @@ class Train(Part):
     """Shape of the draft."""
     scale: Scale = Scale()
     """Processes and nodes."""
+    init_from: Annotated[str, Field(min_length=1)] | None = None
+    """Draft that training starts from: `incumbent` (the champion; a new draft where there is none), or a
+    folder in Speculators format with a DSpark or DFlash draft; empty starts anew."""
+    init_vocabulary: Literal["carry", "rebuild"] = "carry"
+    """Draft vocabulary under `init_from`: `carry` keeps that draft's tokens, `rebuild` chooses them from the
+    captures again and carries over what is known of those in both."""
     epochs: Count = 8
     """Passes over the captures."""
     max_steps: Count | None = None
@@ -102,6 +126,8 @@ class Train(Part):
     """Weight of the cross entropy."""
     loss_tv: Annotated[float, Field(ge=0)] = 0.9
     """Weight of the total variation distance (half of the paper's L1 norm)."""
+    loss_kl: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the divergence of the draft from the target (`kl_div`, upstream's default loss)."""
     loss_confidence: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the confidence loss."""
     decay_gamma: Annotated[float, Field(gt=0)] = 4.0
@@ -118,6 +144,8 @@ class Train(Part):
     """Seed of initial weights, batches and anchors."""
     threads: Positive | None = None
     """CPU threads; empty lets torch choose."""
+    prefetch_bytes: Count = 536870912
+    """Memory for batches that are read ahead, bytes; one is read whatever its size. 0 reads none ahead."""
     checkpoint_every_s: Seconds = 120.0
     """Longest training time that a crash can lose, seconds."""
     keep_checkpoints: Positive = 2

@@ -113,4 +113,5 @@ def shape_of_draft(profile: Profile, target: ShapeSource) -> DraftShape:
         markov_rank=draft.markov_rank,
         markov_head_type=draft.markov_head_type,
         confidence_head=draft.confidence_head,
+        confidence_with_markov=draft.confidence_with_markov,
     )

@@ -9,6 +9,7 @@ from tasks.report import figures, view
 from tasks.report.limits import limits
 from tasks.report.record import RunRecord, of_this_attempt, read_run
 from tasks.report.summary import read_summary
+from tasks.report.validation_figures import validation_drawings
 from tasks.run_folder import RunFolder
 from tasks.stage import write_atomic
 
@@ -84,6 +85,7 @@ def drawings(record: RunRecord) -> dict[str, figures.Drawing | None]:
             record.training, "eal", "tokens per round", "Acceptance on held-out data (eal)", best
         ),
         "loss": figures.training_curve(record.training, "loss", "loss", "Training loss", best),
+        **validation_drawings(record.training, best),
     }
 
 

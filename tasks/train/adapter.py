@@ -42,7 +42,9 @@ def decoder_config(target_dir: Path, draft: Draft) -> Any:
     target = target_text_config(target_dir)
     heads = target.num_attention_heads
     head_dim = getattr(target, "head_dim", None) or target.hidden_size // heads
-    kind = "full_attention" if draft.sliding_window is None else "sliding_attention"
+    kinds = ["full_attention" if draft.sliding_window is None else "sliding_attention"] * draft.num_layers
+    for layer in draft.full_attention_layers:
+        kinds[layer] = "full_attention"
     rope = dict(getattr(target, "rope_parameters", None) or {})
     if "rope_theta" not in rope:
         rope = dict(rope.get("full_attention") or {"rope_type": "default", "rope_theta": 10000.0})
@@ -65,7 +67,7 @@ def decoder_config(target_dir: Path, draft: Draft) -> Any:
         sliding_window=draft.sliding_window,
         use_sliding_window=draft.sliding_window is not None,
         max_window_layers=0,
-        layer_types=[kind] * draft.num_layers,
+        layer_types=kinds,
         bos_token_id=getattr(target, "bos_token_id", None),
         eos_token_id=getattr(target, "eos_token_id", None),
         pad_token_id=None,
@@ -110,24 +112,45 @@ def training_options(
         "markov_rank": draft.markov_rank,
         "markov_head_type": draft.markov_head_type,
         "enable_confidence_head": draft.confidence_head,
-        "confidence_head_with_markov": draft.confidence_head and draft.markov_rank > 0,
+        "confidence_head_with_markov": with_markov(draft),
     }
 
 
-def build_draft(
-    target_dir: Path, draft: Draft, aux_layer_ids: tuple[int, ...], vocabulary: DraftVocabulary, seed: int
-) -> nn.Module:
-    """A new draft in float32 with the target's frozen embedding, head and norm; same seed, same weights."""
+def with_markov(draft: Draft) -> bool:
+    """Whether the draft's confidence head sees the Markov embedding."""
+    return draft.confidence_head and draft.confidence_with_markov and draft.markov_rank > 0
+
+
+def _draft_class() -> Any:
+    """Upstream's class, with our attention registered."""
     from loguru import logger
     from speculators.models.attention import ALL_ATTENTION_FUNCTIONS
     from speculators.models.dspark import DSparkDraftModel
 
     logger.disable("speculators")  # it logs the paths of this machine
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, packed_document_attention)
+    return DSparkDraftModel
+
+
+def build_draft(
+    target_dir: Path,
+    draft: Draft,
+    aux_layer_ids: tuple[int, ...],
+    vocabulary: DraftVocabulary,
+    seed: int,
+    mask: int | None = None,
+) -> nn.Module:
+    """A new draft in float32 with the target's frozen embedding, head and norm; same seed, same weights.
+
+    Args:
+        mask: Token of the slots behind the anchor; None takes the tokenizer's (`mask_token_id`).
+    """
     config = decoder_config(target_dir, draft)
-    mask = mask_token_id(target_dir, config.vocab_size)
+    if mask is None:
+        mask = mask_token_id(target_dir, config.vocab_size)
+    draft_class = _draft_class()
     torch.manual_seed(seed)
-    model = DSparkDraftModel.from_training_args(
+    model: nn.Module = draft_class.from_training_args(
         config,
         t2d=vocabulary.t2d,
         d2t=vocabulary.d2t,
@@ -142,6 +165,11 @@ def build_draft(
 def trained_state(model: nn.Module) -> dict[str, Tensor]:
     """Name -> tensor of every parameter that training changes (live, not copied)."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def stored_frozen(model: Any) -> dict[str, Tensor]:
+    """Frozen weights that the format stores all the same: a pruned vocabulary's head, which vLLM needs."""
+    return {"lm_head.weight": model.lm_head.weight} if model.use_draft_vocab else {}
 
 
 def draft_shape(model: nn.Module) -> DraftShape:
@@ -161,6 +189,7 @@ def draft_shape(model: nn.Module) -> DraftShape:
         markov_rank=config.markov_rank,
         markov_head_type=config.markov_head_type,
         confidence_head=config.enable_confidence_head,
+        confidence_with_markov=config.confidence_head_with_markov,
     )
 
 
@@ -278,3 +307,36 @@ def _confidence(model: Any, hidden: Tensor, embedded: Tensor | None) -> Tensor |
 def save_draft(model: Any, folder: Path) -> None:
     """Write the draft in Speculators format: `config.json` and `model.safetensors`."""
     model.save_pretrained(folder, safe_serialization=True)
+
+
+def load_draft(folder: Path, target_dir: Path, dtype: torch.dtype) -> Any:
+    """A saved draft as upstream reads it, with the target's frozen weights; nothing is looked up elsewhere.
+
+    Args:
+        dtype: Type of all weights.
+    """
+    draft_class = _draft_class()
+    config = draft_class.config_class.from_pretrained(str(folder), local_files_only=True)
+    config.transformer_layer_config._attn_implementation = ATTENTION
+    config.speculators_config.verifier.name_or_path = str(target_dir)
+    model = draft_class.from_pretrained(str(folder), config=config, local_files_only=True, dtype=dtype)
+    model.load_verifier_weights()
+    return model.to(dtype)
+
+
+@torch.no_grad()
+def block_logits(model: Any, batch: Batch, anchors: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits `[N, B, D]` with Markov bias, and confidence logits `[N, B]`, of the blocks at `anchors [N]`."""
+    slots = block_slots(batch, anchors, model.block_size, model.config.sample_from_anchor)
+    hidden = draft_hidden(model, batch, anchors)
+    tokens = batch.token_ids[slots.positions]
+    previous = (
+        tokens if model.config.sample_from_anchor else torch.cat([tokens[:, :1], tokens[:, :-1]], dim=1)
+    )
+    logits = model.lm_head(hidden)
+    embedded = None
+    if model.markov_head is not None:
+        embedded = model.markov_head.prev_embeddings(previous)
+        bias = model.markov_head.block_bias(prev_token_ids=previous, hidden_states=hidden, prev_emb=embedded)
+        logits = logits + bias
+    return logits, _confidence(model, hidden, embedded)

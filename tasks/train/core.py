@@ -17,6 +17,7 @@ from tasks.stream.canary_report import read_report
 from tasks.stream.models import CaptureManifest
 from tasks.stream.settings import CaptureFiles
 from tasks.train.command import trainer_argv
+from tasks.train.initial import resolve_initial
 from tasks.train.models import DraftCheckpoint
 from tasks.train.settings import Overlap, TrainSettings
 
@@ -50,6 +51,8 @@ def settings_for(
         overlap=_overlap(profile, files) if profile.stream.overlaps else None,
         target_dir=str(target_dir),
         target_name=target_name(profile),
+        target_revision=profile.target.revision,
+        initial=resolve_initial(profile, run),
         aux_layer_ids=profile.target.aux_layer_ids,
         hidden_size=hidden_size,
         capture_dtype=dtype,

@@ -6,7 +6,8 @@ The order of documents depends on seed and epoch only, so that a resumed run con
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from tasks.errors import StageInputError
 from tasks.stream.log import HiddenStateLog, IndexEntry
 from tasks.train.checkpoint import Position
+from tasks.train.prefetch import Prefetch
 
 # Packing looks at this many open batches before it starts another one.
 _OPEN_BATCHES = 8
@@ -104,15 +106,22 @@ class CaptureReader:
         self._dtype = dtype
         self._room = cache_bytes
         self._cache: dict[int, tuple[Tensor, Tensor]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's states, as they are handed out."""
+        return self._shape[0] * self._shape[1] * self._dtype.itemsize
 
     def load(self, entry: IndexEntry) -> tuple[Tensor, Tensor]:
-        """`hidden_states [T, L + 1, H]` and `token_ids [T]`.
+        """`hidden_states [T, L + 1, H]` and `token_ids [T]`; may be called by several threads.
 
         Raises:
             StageInputError: The sample has other layers or another width than the draft needs.
         """
-        if entry.i in self._cache:
-            return self._cache[entry.i]
+        with self._lock:
+            if entry.i in self._cache:
+                return self._cache[entry.i]
         states, ids = self._log.load(entry)
         if tuple(states.shape[1:]) != self._shape:
             raise StageInputError(
@@ -123,9 +132,10 @@ class CaptureReader:
             )
         loaded = (states.to(self._dtype), ids.long())
         size = loaded[0].numel() * loaded[0].element_size()
-        if size <= self._room:
-            self._room -= size
-            self._cache[entry.i] = loaded
+        with self._lock:
+            if size <= self._room and entry.i not in self._cache:
+                self._room -= size
+                self._cache[entry.i] = loaded
         return loaded
 
 
@@ -144,6 +154,12 @@ def make_batch(reader: CaptureReader, entries: Sequence[IndexEntry]) -> Batch:
         position_ids=torch.cat(positions),
         document_ids=torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)),
     )
+
+
+def with_losses(batch: Batch, entries: Sequence[IndexEntry]) -> Batch:
+    """The same batch of `entries`, whose prompts may be of other lengths than when it was packed."""
+    prompts = torch.tensor([entry.prompt_tokens for entry in entries])
+    return replace(batch, loss_mask=batch.position_ids >= prompts[batch.document_ids])
 
 
 def with_prompts(reader: CaptureReader, entries: Sequence[IndexEntry]) -> list[IndexEntry]:
@@ -182,6 +198,10 @@ Save = Callable[[], None]
 class Batches(Protocol):
     """The batches of every epoch, of a log that is complete or of one that grows."""
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds that `take` waited for batches to be read, in all."""
+
     def fits(self, place: Position) -> bool:
         """Whether training can go on from this checkpoint; called before anything else, if there is one."""
 
@@ -215,6 +235,7 @@ class TrainBatches:
         entries: Samples of the train split.
         batch_tokens: Packed tokens in a batch at most (a longer document stands alone).
         prompt_epochs: First epochs whose loss also sees what the target predicts inside the prompts.
+        prefetch_bytes: Memory for batches that are read ahead; 0 reads none ahead.
     """
 
     def __init__(
@@ -225,6 +246,7 @@ class TrainBatches:
         seed: int,
         epochs: int,
         prompt_epochs: int = 0,
+        prefetch_bytes: int = 0,
     ):
         self._reader = reader
         self._answers = list(entries)
@@ -232,6 +254,13 @@ class TrainBatches:
         self._prompt_epochs = prompt_epochs
         lengths = [entry.tokens for entry in entries]
         self._plans = [pack(lengths, batch_tokens, seed, epoch) for epoch in range(epochs)]
+        self._ahead: Prefetch[tuple[int, int], Batch] = Prefetch(
+            lambda key: self.batch(*key), self._bytes_of, prefetch_bytes
+        )
+
+    @property
+    def waited_s(self) -> float:
+        return self._ahead.waited_s
 
     def steps(self, epoch: int) -> int:
         """Batches of an epoch."""
@@ -253,7 +282,17 @@ class TrainBatches:
         return place.step_in_epoch == self.steps(place.epoch)
 
     def take(self, place: Position) -> Step:
-        return Step(self.batch(place.epoch, place.step_in_epoch))
+        return Step(self._ahead.take((place.epoch, place.step_in_epoch), self._after(place)))
+
+    def _after(self, place: Position) -> Iterator[tuple[int, int]]:
+        """Places of the batches behind this one, those of later epochs too."""
+        for epoch in range(place.epoch, len(self._plans)):
+            first = place.step_in_epoch + 1 if epoch == place.epoch else 0
+            yield from ((epoch, step) for step in range(first, self.steps(epoch)))
+
+    def _bytes_of(self, key: tuple[int, int]) -> int:
+        epoch, step = key
+        return self._reader.token_bytes * sum(self._answers[k].tokens for k in self._plans[epoch][step])
 
     def advance(self, place: Position) -> None:
         place.step_in_epoch += 1

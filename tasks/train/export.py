@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,44 +19,85 @@ from tasks.errors import JobError
 from tasks.stage import sha256_file
 from tasks.train import adapter
 from tasks.train.checkpoint import sync_folder
-from tasks.train.size import DraftShape, serving_parameters, trained_parameters
+from tasks.train.probe import Probe
+from tasks.train.size import DraftShape, confidence_inputs, serving_parameters, trained_parameters
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
 
-def export_draft(
-    model: nn.Module, weights: Mapping[str, Tensor], folder: Path, target_name: str, dtype: torch.dtype
-) -> dict[str, str]:
-    """Write the draft with `weights` to `folder`, complete or not at all.
+CONFIG_FIELDS = (
+    "architectures",
+    "aux_hidden_state_layer_ids",
+    "block_size",
+    "confidence_head_with_markov",
+    "draft_vocab_size",
+    "enable_confidence_head",
+    "markov_head_type",
+    "markov_rank",
+    "mask_token_id",
+    "sample_from_anchor",
+    "sliding_window_non_causal",
+    "speculators_config",
+    "speculators_model_type",
+    "tie_word_embeddings",
+    "transformer_layer_config",
+)
+"""Fields that are never left to a reader's default: engines differ in what they take for a missing one."""
+
+
+@dataclass(frozen=True)
+class ExportedFor:
+    """The target that an exported draft belongs to.
 
     Args:
+        name: What `verifier.name_or_path` says; a name, not a path of this machine.
+        revision: Pinned revision of the target, if the profile names one.
+        folder: Where its weights lie, to load the export back.
+    """
+
+    name: str
+    revision: str | None
+    folder: Path
+
+
+def export_draft(
+    model: nn.Module, weights: Mapping[str, Tensor], folder: Path, target: ExportedFor, dtype: torch.dtype
+) -> dict[str, str]:
+    """Write the draft with `weights` to `folder`, complete or not at all, and load it back.
+
+    Args:
+        model: On the CPU; afterwards it holds the exported weights in `dtype`.
         weights: Name -> tensor of the trained parameters.
-        target_name: What `verifier.name_or_path` says; a name, not a path of this machine.
         dtype: Type of the stored weights.
 
     Returns:
         File name -> SHA-256.
 
     Raises:
-        JobError: What was written does not hold what a draft needs.
+        JobError: What was written does not hold what a draft needs, or computes something else.
     """
     parameters = adapter.trained_state(model)
     for name, value in parameters.items():
         value.data.copy_(weights[name])
+    for value in (*parameters.values(), *adapter.stored_frozen(model).values()):
+        value.data.copy_(value.data.to(dtype))  # rounded as the file will have it, still computed in float32
+    shape, probe = adapter.draft_shape(model), Probe.of(model)
+    logits = probe.logits(model)
     model.to(dtype)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     adapter.save_draft(model, temporary)
-    _clean(temporary, target_name)
-    check_export(temporary, adapter.draft_shape(model))
+    _clean(temporary, target)
+    check_export(temporary, shape)
+    probe.check(temporary, target.folder, logits)
     sync_folder(temporary)
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(temporary, folder)
     return {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
 
 
-def _clean(folder: Path, target_name: str) -> None:
+def _clean(folder: Path, target: ExportedFor) -> None:
     """Keep configuration and weights only; no code, no path of this machine."""
     for path in folder.iterdir():
         if path.name != CONFIG and path.suffix != ".safetensors" and not path.name.endswith(".index.json"):
@@ -64,10 +106,14 @@ def _clean(folder: Path, target_name: str) -> None:
     config.pop("auto_map", None)
     config.pop("_name_or_path", None)
     config["transformer_layer_config"].pop("_name_or_path", None)
-    config["speculators_config"]["verifier"]["name_or_path"] = target_name
-    if "sample_from_anchor" not in config:
+    verifier = config["speculators_config"]["verifier"]
+    verifier["name_or_path"] = target.name
+    if target.revision is not None:
+        verifier["revision"] = target.revision
+    missing = [name for name in CONFIG_FIELDS if name not in config]
+    if missing:
         raise JobError(
-            "the exported configuration does not say sample_from_anchor",
+            f"the exported configuration does not say {', '.join(missing)}",
             where=str(folder / CONFIG),
             hint="this version of speculators is not supported",
         )
@@ -112,7 +158,8 @@ def expected_tensors(shape: DraftShape) -> dict[str, tuple[int, ...]]:
             "markov_head.joint_proj.bias": (3 * r,),
         }
     if shape.confidence_head:
-        tensors |= {"confidence_head.proj.weight": (1, d + r), "confidence_head.proj.bias": (1,)}
+        inputs = confidence_inputs(shape)
+        tensors |= {"confidence_head.proj.weight": (1, inputs), "confidence_head.proj.bias": (1,)}
     if shape.draft_vocab_size != shape.vocab_size:
         tensors |= {
             "lm_head.weight": (shape.draft_vocab_size, d),
@@ -180,4 +227,5 @@ def read_shape(folder: Path) -> DraftShape:
         markov_rank=config["markov_rank"],
         markov_head_type=config["markov_head_type"],
         confidence_head=config["enable_confidence_head"],
+        confidence_with_markov=config["confidence_head_with_markov"],
     )

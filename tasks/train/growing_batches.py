@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tasks.stream.log import IndexEntry
 from tasks.stream.retention import consumed, mark_consumed
 from tasks.train.checkpoint import Position
-from tasks.train.data import CaptureReader, Save, Step, make_batch, pack
+from tasks.train.data import Batch, CaptureReader, Save, Step, make_batch, pack, with_losses
 from tasks.train.growing import GrowingLog, Patience
 from tasks.train.ordered import OrderedPlan
+from tasks.train.prefetch import Prefetch
 from tasks.train.settings import Overlap
 
 MEASUREMENTS_IN_ONE_EPOCH = 5
@@ -24,6 +25,7 @@ class GrowingBatches:
         reader: Reads samples.
         overlap: What is known of the log in advance.
         prompt_epochs: First epochs whose loss also sees the prompts, but for what all of them begin with.
+        prefetch_bytes: Memory for batches that are read ahead; 0 reads none ahead.
         patience: How to wait.
         judge: Looks at the samples of each batch of the first epoch before they are trained; raises to refuse
             one.
@@ -41,6 +43,7 @@ class GrowingBatches:
         seed: int,
         epochs: int,
         prompt_epochs: int,
+        prefetch_bytes: int = 0,
     ):
         self._log = log
         self._reader = reader
@@ -56,6 +59,15 @@ class GrowingBatches:
         self._marked = 0
         self._completed = False
         self._later: dict[int, list[list[int]]] = {}
+        self._ahead: Prefetch[tuple[int, int], Batch] = Prefetch(
+            lambda key: make_batch(reader, self._entries(key)),
+            lambda key: reader.token_bytes * sum(entry.tokens for entry in self._entries(key)),
+            prefetch_bytes,
+        )
+
+    @property
+    def waited_s(self) -> float:
+        return self._ahead.waited_s
 
     def first(self, wanted: int) -> list[IndexEntry]:
         """The first samples with something to learn, `wanted` or, if the log ends before, all."""
@@ -110,18 +122,32 @@ class GrowingBatches:
         self._completed = True
 
     def take(self, place: Position) -> Step:
+        key = (place.epoch, place.step_in_epoch)
+        entries = self._entries(key)
+        if place.epoch == 0:
+            self._judge(entries)
+        read = self._ahead.take(key, self._after(place))
         if place.epoch > 0:
-            found = self._trainable()
-            entries = [found[k] for k in self._shuffled(place.epoch)[place.step_in_epoch]]
-            batch = make_batch(self._reader, self._with_prompts(entries, place.epoch))
+            batch = with_losses(read, self._with_prompts(entries, place.epoch))
             return Step(batch, _numbers(entries))
         planned = self._plan.batches[place.step_in_epoch]
-        entries = list(planned.entries)
-        self._judge(entries)
         self._learn_opening(entries)
-        batch = make_batch(self._reader, self._with_prompts(entries, place.epoch))
+        batch = with_losses(read, self._with_prompts(entries, place.epoch))
         due = self._epochs == 1 and self._crosses_mark(place.order_end, planned.end)
         return Step(batch, _numbers(entries), planned.release, due)
+
+    def _entries(self, key: tuple[int, int]) -> list[IndexEntry]:
+        """Samples of the batch at (epoch, step); only of one that is planned."""
+        epoch, step = key
+        if epoch == 0:
+            return list(self._plan.batches[step].entries)
+        found = self._trainable()
+        return [found[k] for k in self._shuffled(epoch)[step]]
+
+    def _after(self, place: Position) -> Iterator[tuple[int, int]]:
+        """Places of the batches behind this one in its epoch that are planned already."""
+        ends = len(self._plan.batches) if place.epoch == 0 else len(self._shuffled(place.epoch))
+        return ((place.epoch, step) for step in range(place.step_in_epoch + 1, ends))
 
     def advance(self, place: Position) -> None:
         if place.epoch == 0:

@@ -12,6 +12,7 @@ from tasks.train import adapter
 from tasks.train.checkpoint import Position
 from tasks.train.data import CaptureReader, make_batch, pack, spaced_anchors
 from tasks.train.loss import LossWeights, MetricSums, outcome_sums
+from tasks.train.validation import finished, validation_sums
 
 
 class HeldOut:
@@ -39,9 +40,9 @@ class HeldOut:
         self._stride = max(1, -(-trainable // max_anchors))
 
     def measure(self, model: Any, weights: LossWeights) -> dict[str, float]:
-        """Metrics over all fixed anchors; names are upstream's (`eal`, `accept_len`, ...).
+        """Metrics over all fixed anchors; names are upstream's (`eal`, `accept_len`, ...) where it has them.
 
-        The three loss terms are means over batches, as upstream averages them.
+        The others stand in `validation`. The loss terms are means over batches, as upstream averages them.
         """
         model.eval()
         sums = MetricSums()
@@ -49,8 +50,9 @@ class HeldOut:
             batch = make_batch(self._reader, group).to(self._device)
             anchors = spaced_anchors(batch, self._stride)
             if len(anchors):
-                sums.add(outcome_sums(adapter.run_blocks(model, batch, anchors, weights)))
-        return sums.means()
+                outcome = adapter.run_blocks(model, batch, anchors, weights)
+                sums.add(outcome_sums(outcome) | validation_sums(outcome))
+        return finished(sums.means())
 
 
 class HeldOutSet(Protocol):

@@ -85,7 +85,9 @@ class Update:
 
 
 def loss_weights(settings: Train) -> LossWeights:
-    return LossWeights(settings.loss_ce, settings.loss_tv, settings.loss_confidence, settings.decay_gamma)
+    return LossWeights(
+        settings.loss_ce, settings.loss_tv, settings.loss_confidence, settings.decay_gamma, settings.loss_kl
+    )
 
 
 class Learner:

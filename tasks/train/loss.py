@@ -28,6 +28,7 @@ class LossWeights:
     tv: float
     confidence: float
     decay_gamma: float
+    kl: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class TargetPositions:
 
 
 class _TokenLoss(torch.autograd.Function):
-    """Weighted sum of cross entropy and total variation with one softmax and a closed-form gradient."""
+    """Weighted sum of cross entropy, total variation and Kullback-Leibler divergence of the draft from the
+    target, with one softmax and a closed-form gradient."""
 
     @staticmethod
     def forward(
@@ -56,31 +58,44 @@ class _TokenLoss(torch.autograd.Function):
         row_weights: Tensor,
         ce: float,
         tv: float,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        kl: float,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         scores = logits.float()
         proposed = scores.max(dim=-1).indices
         log_sum = scores.logsumexp(dim=-1)
         row = torch.arange(len(labels), device=logits.device)
         cross_entropy = log_sum - scores[row, labels]
         shifted = scores - log_sum[:, None] if scores is logits else scores.sub_(log_sum[:, None])
-        draft = shifted.exp_()
         wanted = probabilities.index_select(0, rows)
+        divergence = _divergence(wanted, shifted) if kl else torch.zeros_like(log_sum)
+        draft = shifted.exp_()
         overlap = torch.minimum(draft, wanted).sum(dim=-1)
-        total = (row_weights * (ce * cross_entropy + tv * (1.0 - overlap))).sum()
+        row_loss = ce * cross_entropy + tv * (1.0 - overlap)
+        if kl:
+            row_loss = row_loss + kl * divergence
+        total = (row_weights * row_loss).sum()
         if any(ctx.needs_input_grad):
+            pull = kl * (draft - wanted) if kl else None
             # d(tv)/d(draft) is -1 where the draft is below the target; through the softmax:
             below = wanted.gt_(draft)
             mass = (below * draft).sum(dim=-1, keepdim=True)
             gradient = draft * (tv * (mass - below) + ce)
             gradient[row, labels] -= ce
+            if pull is not None:
+                gradient += pull
             ctx.save_for_backward(gradient.mul_(row_weights[:, None]).to(logits.dtype))
-        ctx.mark_non_differentiable(cross_entropy, overlap, proposed)
-        return total, cross_entropy, overlap, proposed
+        ctx.mark_non_differentiable(cross_entropy, overlap, proposed, divergence)
+        return total, cross_entropy, overlap, proposed, divergence
 
     @staticmethod
     def backward(ctx, total_grad, *_):  # type: ignore[no-untyped-def]
         (gradient,) = ctx.saved_tensors
-        return gradient * total_grad.to(gradient.dtype), None, None, None, None, None, None
+        return gradient * total_grad.to(gradient.dtype), None, None, None, None, None, None, None
+
+
+def _divergence(wanted: Tensor, log_draft: Tensor) -> Tensor:
+    """`sum p (log p - log q)` of each row: `wanted [M, D]` holds p, `log_draft [M, D]` log q."""
+    return torch.special.xlogy(wanted, wanted).sum(dim=-1) - (wanted * log_draft).sum(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -129,14 +144,16 @@ def block_loss(
     decay = torch.exp(-slots / weights.decay_gamma).expand_as(grid.valid)[grid.valid]
     labels = targets.labels[grid.rows]
     row_weights = decay / (count + _TOKEN_EPS)
-    loss, cross_entropy, overlap, proposed = _TokenLoss.apply(
-        logits, targets.probabilities, grid.rows, labels, row_weights, weights.ce, weights.tv
+    loss, cross_entropy, overlap, proposed, divergence = _TokenLoss.apply(
+        logits, targets.probabilities, grid.rows, labels, row_weights, weights.ce, weights.tv, weights.kl
     )
     with torch.no_grad():
         terms = {
             "ce_loss": (row_weights * cross_entropy).sum(),
             "tv_loss": (row_weights * (1.0 - overlap)).sum(),
         }
+        if weights.kl:
+            terms["kl_div_loss"] = (row_weights * divergence).sum()
         correct = _grid(grid.valid, (proposed == labels).float())
         accept_rate = _grid(grid.valid, overlap)
     confidence = None

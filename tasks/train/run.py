@@ -15,9 +15,10 @@ from tasks.processes.child import ProgressFile, child_main
 from tasks.stage import write_atomic
 from tasks.train import adapter
 from tasks.train.checkpoint import Checkpoints, Position
-from tasks.train.export import export_draft
+from tasks.train.export import ExportedFor, export_draft
 from tasks.train.learner import Learner
 from tasks.train.loop import Loop
+from tasks.train.model import make_draft
 from tasks.train.models import DraftCheckpoint
 from tasks.train.ranks import Ranks, join, local_rank
 from tasks.train.settings import TrainSettings
@@ -61,9 +62,11 @@ def _lead(
     begun = False
     try:
         data = (growing_data if settings.overlap else complete_data)(settings, device, report, stop)
+        built = make_draft(settings, data.vocabulary)  # what it refuses, no other rank need build
+        print(f"draft: {built.parameters}", flush=True)
         ranks.tell(("begin", data.vocabulary))
         begun = True
-        learner = _learner(settings, data.vocabulary, ranks, device)
+        learner = Learner(built.model, settings.train, ranks, device)
         loop = Loop(
             team=Team(learner, _checkpoints(settings, ranks), settings.path, stop),
             settings=settings.train,
@@ -79,7 +82,8 @@ def _lead(
         ranks.tell(("end",) if begun else ("begin", None))
         raise
     ranks.tell(("end",))
-    notes = [note for note in (data.vocabulary.note, data.unchecked, loop.early_end()) if note]
+    said = (*built.notes, data.vocabulary.note, data.unchecked, loop.early_end())
+    notes = [note for note in said if note]
     if data.held_out.measure() is None:
         notes.append("no sample is held out: the last weights are exported, not the best")
     return _finish(settings, loop, data.vocabulary, notes)
@@ -88,18 +92,11 @@ def _lead(
 def _follow(settings: TrainSettings, ranks: Ranks, device: torch.device, stop: StopFlag) -> None:
     _, vocabulary = ranks.hear()
     if vocabulary is not None:
-        learner = _learner(settings, vocabulary, ranks, device)
+        model = make_draft(
+            settings, vocabulary
+        ).model  # all ranks read the earlier draft, and check its digest
+        learner = Learner(model, settings.train, ranks, device)
         follow(learner, _checkpoints(settings, ranks), settings.path, stop)
-
-
-def _learner(
-    settings: TrainSettings, vocabulary: DraftVocabulary, ranks: Ranks, device: torch.device
-) -> Learner:
-    train = settings.train
-    model = adapter.build_draft(
-        Path(settings.target_dir), train.draft, settings.aux_layer_ids, vocabulary, train.seed
-    )
-    return Learner(model, train, ranks, device)
 
 
 def _checkpoints(settings: TrainSettings, ranks: Ranks) -> Checkpoints:
@@ -119,7 +116,7 @@ def _finish(
         loop.team.model.cpu(),
         weights,
         settings.path / "draft",
-        settings.target_name,
+        ExportedFor(settings.target_name, settings.target_revision, Path(settings.target_dir)),
         STATES[settings.train.autocast],
     )
     done = loop.position

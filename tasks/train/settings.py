@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from profiles.training import Train
 from tasks.stage import canonical, sha256_text
 from tasks.train.configuration import flat
+from tasks.train.initial import InitialDraft
 
 WAITING = "waiting for captures"
 """Note of the progress lines of a trainer that has nothing to do: no progress when nobody captures."""
@@ -27,8 +28,11 @@ _OF_THE_MACHINE = (
     "stop_grace_s",
     "log_every_steps",
     "stall_timeout_s",
+    "prefetch_bytes",
+    "init_from",
 )
-"""Fields of `train` that change where, how fast or how long it runs, but no weight, rounding apart."""
+"""Fields of `train` that change where, how fast or how long it runs, but no weight, rounding apart; and the
+initial draft's place, which counts by its content."""
 
 
 class Overlap(BaseModel):
@@ -59,6 +63,10 @@ class TrainSettings(BaseModel):
     """Folder of the target in Hugging Face format."""
     target_name: str
     """Name of the target that the exported draft names; never a path."""
+    target_revision: str | None = None
+    """Pinned revision of the target; the exported draft names it."""
+    initial: InitialDraft | None = None
+    """The draft that training starts from; None for a new one."""
     aux_layer_ids: tuple[int, ...]
     hidden_size: int
     capture_dtype: str = "float32"
@@ -85,6 +93,8 @@ class TrainSettings(BaseModel):
             "target": self.target_name,
             "aux_layer_ids": list(self.aux_layer_ids),
         }
+        if self.initial is not None:
+            values["initial"] = self.initial.digest
         if self.overlap is not None:
             values["overlap"] = self.overlap.model_dump(mode="json")
         return flat(values)
@@ -97,6 +107,7 @@ class TrainSettings(BaseModel):
         """The configuration without paths, for the stage's result and the report."""
         return {
             **self.train.model_dump(mode="json"),
+            "init_from": self.initial.name if self.initial is not None else None,
             "aux_layer_ids": list(self.aux_layer_ids),
             "target": self.target_name,
             "captures": self.captures_digest,

@@ -24,6 +24,8 @@ class DraftShape:
     markov_rank: int
     markov_head_type: str = "vanilla"
     confidence_head: bool = True
+    confidence_with_markov: bool = True
+    """The confidence head also sees the Markov embedding; nothing at rank 0."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,16 @@ def markov_parameters(shape: DraftShape) -> int:
     return base + extra[shape.markov_head_type]
 
 
+def confidence_inputs(shape: DraftShape) -> int:
+    """Width of what the confidence head sees: `d`, or `d + r` with the Markov embedding."""
+    return shape.hidden_size + (shape.markov_rank if shape.confidence_with_markov else 0)
+
+
 def draft_parameters(shape: DraftShape) -> DraftParameters:
     """Count the parameters of a draft.
 
-    `2Vd + m d d + 2d + 2Vr + L(2 d H hd + 2 d KV hd + 3 d I + 2d + 2 hd) + (d + r + 1)`, full vocabulary.
+    `2Vd + m d d + 2d + 2Vr + L(2 d H hd + 2 d KV hd + 3 d I + 2d + 2 hd) + (d + r + 1)`, full vocabulary
+    and a confidence head that sees the Markov embedding.
     """
     hidden, head_dim = shape.hidden_size, shape.head_dim
     attention = 2 * hidden * head_dim * (shape.num_attention_heads + shape.num_key_value_heads)
@@ -80,7 +88,7 @@ def draft_parameters(shape: DraftShape) -> DraftParameters:
         norms=2 * hidden,
         layers=shape.num_layers * layer,
         markov=markov_parameters(shape),
-        confidence=hidden + shape.markov_rank + 1 if shape.confidence_head else 0,
+        confidence=confidence_inputs(shape) + 1 if shape.confidence_head else 0,
     )
 
 

@@ -20,6 +20,7 @@ from tasks.train.growing import GrowingLog, Patience
 from tasks.train.growing_batches import GrowingBatches
 from tasks.train.heldout import ArrivingSet, CompleteSet, HeldOut, HeldOutSet
 from tasks.train.loop import Report, StopFlag, Stopped
+from tasks.train.model import vocabulary_to_carry
 from tasks.train.settings import Overlap, TrainSettings
 from tasks.train.vocabulary import (
     DraftVocabulary,
@@ -27,6 +28,7 @@ from tasks.train.vocabulary import (
     choose_early,
     choose_vocabulary,
     vocabulary_of,
+    with_coverage,
 )
 
 STATES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -60,14 +62,20 @@ def complete_data(settings: TrainSettings, device: torch.device, report: Report,
     log = HiddenStateLog(Path(settings.log_dir))
     entries = _trainable(log.folder, log.entries("train"))
     unchecked = check_explained(settings, log, entries)
-    vocabulary = choose_vocabulary(
-        answer_counts(entries), train.draft.vocab_size, _target_vocab_size(settings)
-    )
+    vocabulary = _vocabulary(settings, entries)
     reader = _reader(settings, log)
     held = [entry for entry in log.entries("held_out") if entry.trainable_tokens > 0]
     return TrainData(
         vocabulary,
-        TrainBatches(reader, entries, train.batch_tokens, train.seed, train.epochs, train.prompt_epochs),
+        TrainBatches(
+            reader,
+            entries,
+            train.batch_tokens,
+            train.seed,
+            train.epochs,
+            train.prompt_epochs,
+            train.prefetch_bytes,
+        ),
         CompleteSet(_held_out(settings, reader, device)(held) if held else None),
         unchecked,
     )
@@ -101,6 +109,7 @@ def growing_data(settings: TrainSettings, device: torch.device, report: Report, 
         seed=train.seed,
         epochs=train.epochs,
         prompt_epochs=train.prompt_epochs,
+        prefetch_bytes=train.prefetch_bytes,
     )
     vocabulary = _early_vocabulary(settings, overlap, batches)
     unchecked = check_explained(settings, readable, batches.present())
@@ -142,8 +151,22 @@ def _target_vocab_size(settings: TrainSettings) -> int:
     return int(adapter.target_text_config(Path(settings.target_dir)).vocab_size)
 
 
+def _vocabulary(settings: TrainSettings, entries: Sequence[IndexEntry]) -> DraftVocabulary:
+    """The draft's vocabulary: the initial draft's, or the most frequent tokens of the captured answers."""
+    counts = answer_counts(entries)
+    carried = vocabulary_to_carry(settings)
+    if carried is not None:
+        return with_coverage(carried, counts)
+    wanted = settings.train.draft.vocab_size
+    return with_coverage(choose_vocabulary(counts, wanted, _target_vocab_size(settings)), counts)
+
+
 def _early_vocabulary(settings: TrainSettings, overlap: Overlap, batches: GrowingBatches) -> DraftVocabulary:
     """The draft's vocabulary from the first samples; the same again after a restart."""
+    carried = vocabulary_to_carry(settings)
+    if carried is not None:
+        _trainable(Path(settings.log_dir), batches.first(1))
+        return carried
     wanted, size = settings.train.draft.vocab_size, _target_vocab_size(settings)
     pruned = wanted is not None and wanted < size
     share = -(-overlap.train_prompts // _SHARE_OF_SAMPLES)

@@ -6,6 +6,7 @@ from tasks.execute import RunContext, execute_stage
 from tasks.report.task import show_artifacts, stage_task
 from tasks.stages import STREAM, TRAIN
 from tasks.stream.models import CaptureManifest
+from tasks.train.initial import resolve_initial
 from tasks.train.models import DraftCheckpoint
 from tasks.train.trainer import Trainer, trainer_of
 
@@ -18,6 +19,8 @@ def train(ctx: RunContext, captures: CaptureManifest, trainer: Trainer) -> Draft
     inputs = {"captures": captures.digest}
     if ctx.profile.stream.overlaps:
         inputs["order"] = "of capture, in the first epoch"
+    if (initial := resolve_initial(ctx.profile, ctx.run)) is not None:
+        inputs["initial"] = initial.digest
     draft = execute_stage(
         ctx, TRAIN, inputs, lambda folder: trainer.finish(folder, captures), trainer.started_with()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,6 +59,18 @@ def choose_vocabulary(counts: Counter[int], wanted: int | None, target_vocab_siz
     return vocabulary_of(
         sorted(counts, key=lambda token: (-counts[token], token))[:size], target_vocab_size, note
     )
+
+
+def with_coverage(vocabulary: DraftVocabulary, counts: Counter[int]) -> DraftVocabulary:
+    """The same vocabulary; its note says how much of the captured answers a pruned one can propose."""
+    total = sum(counts.values())
+    if vocabulary.t2d is None or total == 0:
+        return vocabulary
+    covered = sum(count for token, count in counts.items() if vocabulary.t2d[token])
+    if covered == total:
+        return vocabulary
+    note = f"the draft's {vocabulary.size:,} tokens cover {covered / total:.2%} of the captured answers"
+    return replace(vocabulary, note="; ".join(part for part in (vocabulary.note, note) if part))
 
 
 def vocabulary_of(tokens: Iterable[int], target_vocab_size: int, note: str = "") -> DraftVocabulary:

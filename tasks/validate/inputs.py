@@ -7,6 +7,7 @@ from pathlib import Path
 from profiles.schema import Profile
 from tasks.prompts.load import load_prompts
 from tasks.serve.target_folder import check_target, converted_folder, resolve_target
+from tasks.train.earlier import check_initial
 from tasks.validate.checks import CHECKS, judge, worst
 from tasks.validate.collectors import own_requirements, user_facts
 from tasks.validate.core import raise_if_failed
@@ -28,8 +29,10 @@ def check_inputs(profile: Profile, root: Path, machine: bool = True) -> None:
         UsageError: Names field, value and remedy; `UnmetRequirement` for ports and disk.
     """
     load_prompts(profile)
+    target = None
     if profile.target.source.kind == "path" or converted_folder(profile).is_dir():
-        check_target(profile, resolve_target(profile))
+        target = check_target(profile, resolve_target(profile))
+    check_initial(profile, root, target)
     if not machine:
         return
     results = judge((user_facts(profile, root),), requirements_of(profile, own_requirements()))

@@ -63,10 +63,18 @@ def row(
     return Row(stage, name, float(f"{ours:.4g}"), float(f"{plain:.4g}"), ratio, goal, "tokens/s", conditions)
 
 
-def compared(name: str, value: float, baseline: float, goal: float | None, unit: str, conditions: str) -> Row:
-    """A row of the stream stage from two figures in the same unit; the ratio is that of the figures shown."""
+def compared(
+    name: str,
+    value: float,
+    baseline: float,
+    goal: float | None,
+    unit: str,
+    conditions: str,
+    stage: str = "stream",
+) -> Row:
+    """A row from two figures in the same unit; the ratio is that of the figures shown."""
     shown, plain = float(f"{value:.6g}"), float(f"{baseline:.6g}")
-    return Row("stream", name, shown, plain, round(shown / plain, 4), goal, unit, conditions)
+    return Row(stage, name, shown, plain, round(shown / plain, 4), goal, unit, conditions)
 
 
 def cpus() -> str:
@@ -75,6 +83,11 @@ def cpus() -> str:
 
 
 def machine() -> str:
+    return f"{hardware()}, float32"
+
+
+def hardware() -> str:
+    """The machine, where a row names its type itself."""
     import torch
 
-    return f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, float32"
+    return f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -2,6 +2,7 @@
 
     make bench                                        every stage; `stream` starts servers: half an hour
     make bench STAGES=train JSON=file                 one stage; the rows go to a file too
+    make bench STAGES=train ROWS="step data_wait"     some rows of the train stage
     make bench STAGES=stream ROWS="log consume"       some rows of the stream stage, each in minutes
 
 Both sides of a row are measured in turns in one run, on the same weights and inputs; where both compute a
@@ -24,22 +25,29 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from rows import Row, Size
 from stream_rows import GROUPS, MODULES, measure_stream
+from train_rows import FORWARD, NAMES, measure_train
 
 from tasks.errors import RetrainError
 
 STAGES = ("train", "evaluate", "stream")
+STREAMED = (*MODULES, *GROUPS)
+"""Names of the rows of the stage stream, and of groups of them."""
 
 
 def measure(stages: Sequence[str], size: Size, folder: Path, names: Sequence[str] = ()) -> list[Row]:
-    """Rows of the stages asked for; `names` chooses among those of the stream stage."""
+    """Rows of the stages asked for; `names` chooses among those of the train and the stream stage."""
     found: list[Row] = []
-    computed = [stage for stage in stages if stage != "stream"]
+    computed = [stage for stage in ("train", "evaluate") if stage in stages]
+    if names and FORWARD not in names and "train" in computed:
+        computed.remove("train")
     if computed:
         from comparisons import COMPARISONS, make_world
 
         world = make_world(size, folder)
         found += [COMPARISONS[stage](world) for stage in computed]
-    if "stream" in stages:
+    if "train" in stages and (not names or set(names) & set(NAMES) - {FORWARD}):
+        found += measure_train(names, folder / "train")
+    if "stream" in stages and (not names or set(names) & set(STREAMED)):
         streamed = folder / "stream"
         streamed.mkdir()
         found += measure_stream(names, streamed)
@@ -59,11 +67,12 @@ def main(arguments: Sequence[str] | None = None, size: Size | None = None) -> No
     """Command line."""
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
-    parser.add_argument("--rows", nargs="*", choices=[*MODULES, *GROUPS], default=[])
+    parser.add_argument("--rows", nargs="*", choices=[*NAMES, *STREAMED], default=[])
     parser.add_argument("--json", type=Path)
     wanted: Any = parser.parse_args(arguments)
-    if wanted.rows and "stream" not in wanted.stages:
-        parser.error("--rows chooses rows of the stage stream")
+    for stage, rows in (("train", NAMES), ("stream", STREAMED)):
+        if set(wanted.rows) & set(rows) and stage not in wanted.stages:
+            parser.error(f"--rows names rows of the stage {stage}")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     with tempfile.TemporaryDirectory() as folder:
         try:

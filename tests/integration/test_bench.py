@@ -17,7 +17,21 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import run
 tiny = run.Size(64, 32, 16, 2, 3, 2, 4, 8, 6, 1)
-run.main(["--stages", "train", "evaluate", "--json", sys.argv[2]], tiny)
+run.main(["--stages", "train", "evaluate", "--rows", "forward", "--json", sys.argv[2]], tiny)
+"""
+TRAIN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import run, train_rows, train_world
+tiny = train_world.TrainSize(
+    vocab=256, hidden=32, heads=2, kv_heads=1, aux_layers=2, documents=24, held_out=4, prompt_tokens=8,
+    answer_tokens=24, losses=3, steps=3, warm=1, repetitions=1,
+    overrides=(("batch_tokens", 96), ("anchors", 16)),
+)
+whole = run.measure_train
+run.measure_train = lambda names, folder: whole(names, folder, tiny)
+run.main(["--stages", "train", "--rows", *sys.argv[3:], "--json", sys.argv[2]])
 """
 MEMORY = """
 import sys
@@ -80,9 +94,9 @@ Path(sys.argv[2]).write_text(json.dumps({k: [words.get(k), v] for k, v in wanted
 """
 
 
-def measured(program: str, out: Path) -> tuple[list[dict[str, object]], str]:
+def measured(program: str, out: Path, *words: str) -> tuple[list[dict[str, object]], str]:
     """What the program wrote to `out`, and what it printed."""
-    command = [sys.executable, "-c", program, str(BENCH), str(out)]
+    command = [sys.executable, "-c", program, str(BENCH), str(out), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(out.read_text(encoding="utf-8")), done.stdout
@@ -100,6 +114,23 @@ def test_rows_have_the_agreed_fields(tmp_path: Path) -> None:
     rows, printed = measured(SYNTHETIC, tmp_path / "rows.json")
     assert [row["stage"] for row in rows] == ["train", "evaluate"]
     check_fields(rows, printed)
+
+
+@pytest.mark.timeout(500)
+def test_a_step_has_upstreams_losses_and_both_are_timed(tmp_path: Path) -> None:
+    """Upstream's own trainer runs in its own process; a loss that differs ends the row with an error."""
+    rows, printed = measured(TRAIN, tmp_path / "rows.json", "step")
+    assert [row["name"] for row in rows] == ["step", "step, matrix products alone"]
+    check_fields(rows, printed)
+    assert "losses of 3 steps in float32 at most" in str(rows[0]["conditions"])
+
+
+@pytest.mark.timeout(500)
+def test_costs_beside_the_step_are_measured(tmp_path: Path) -> None:
+    rows, printed = measured(TRAIN, tmp_path / "rows.json", "data_wait", "checkpoint", "cost")
+    names = ["data_wait", "checkpoint", "cost against tokens", "cost against anchors", "cost against draft"]
+    assert [str(row["name"])[: len(name)] for row, name in zip(rows, names, strict=True)] == names
+    check_fields([row for row in rows if row["name"] != "data_wait"], printed)
 
 
 @pytest.mark.timeout(500)

@@ -31,7 +31,7 @@ def draft_with_uneven_norms(profile: Profile, target: Path, folder: Path) -> Non
     import torch
 
     from tasks.train import adapter
-    from tasks.train.export import export_draft
+    from tasks.train.export import ExportedFor, export_draft
     from tasks.train.vocabulary import DraftVocabulary
 
     ids = torch.arange(512)
@@ -46,7 +46,9 @@ def draft_with_uneven_norms(profile: Profile, target: Path, folder: Path) -> Non
                 weight.copy_(0.2 + 3 * torch.rand(weight.shape, generator=random))
             elif weight.dim() == 2 and name.startswith("layers."):
                 weight.mul_(4)  # attention has to matter beside the residual stream
-    export_draft(model, adapter.trained_state(model), folder, "target", torch.float32)
+    export_draft(
+        model, adapter.trained_state(model), folder, ExportedFor("target", None, target), torch.float32
+    )
 
 
 def replayed(draft: Path, target: Path, ids: list[int], first: int, count: int) -> dict[int, list[int]]:

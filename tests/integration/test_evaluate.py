@@ -89,7 +89,7 @@ def untrained(profile: Profile, target: Path, folder: Path) -> DraftCheckpoint:
     import torch
 
     from tasks.train import adapter
-    from tasks.train.export import export_draft
+    from tasks.train.export import ExportedFor, export_draft
     from tasks.train.vocabulary import DraftVocabulary
 
     ids = torch.arange(512)
@@ -97,7 +97,9 @@ def untrained(profile: Profile, target: Path, folder: Path) -> DraftCheckpoint:
     t2d[ids] = True
     vocabulary = DraftVocabulary(t2d, ids - torch.arange(512), 512)
     model = adapter.build_draft(target, profile.train.draft, profile.target.aux_layer_ids, vocabulary, 0)
-    files = export_draft(model, adapter.trained_state(model), folder, "target", torch.float32)
+    files = export_draft(
+        model, adapter.trained_state(model), folder, ExportedFor("target", None, target), torch.float32
+    )
     return DraftCheckpoint(
         path="draft",
         files=files,

@@ -175,9 +175,12 @@ def training_rows() -> list[dict[str, Any]]:
         )  # fmt: skip
         if step % 52 == 0:
             eal = 1.74 - 0.6 * math.exp(-step / 110) - (0.02 if step == 520 else 0.0)
+            along = {f"position_{k}_acc": 0.5 - 0.1 * k + step / 5000 for k in range(4)}
+            along |= {f"conditional_{k + 1}_acc": 0.5 - 0.05 * k for k in range(4)}
             rows.append(
-                {"step": step, "epoch": step // 52 - 1, "split": "held_out", "loss": loss + 0.12, "eal": eal}
-            )
+                {"step": step, "epoch": step // 52 - 1, "split": "held_out", "loss": loss + 0.12, "eal": eal,
+                 "accept_len": eal + 0.4, "confidence_abs_error": 0.2 - step / 10_000, **along}
+            )  # fmt: skip
     rows[-1]["eal"] = 1.71
     return rows
 

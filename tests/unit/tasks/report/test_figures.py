@@ -12,10 +12,18 @@ from tasks.evaluate.models import EvaluationReport, Measurement, TauEstimate
 from tasks.report import figures
 from tasks.report.page import drawings
 from tasks.report.record import read_run
+from tasks.report.validation_figures import validation_drawings
 from tasks.run_folder import RunFolder
 
+VALIDATION = {
+    "accuracy": "right tokens, %",
+    "conditional": "right if all before are, %",
+    "accept_len": "tokens per round",
+    "confidence": "mean error of acceptance",
+}
 
-@pytest.mark.parametrize("name", ["tau", "position", "eal", "loss"])
+
+@pytest.mark.parametrize("name", ["tau", "position", "eal", "loss", *VALIDATION])
 def test_png_is_small_and_svg_uses_the_pages_colours(finished_run: RunFolder, name: str) -> None:
     drawing = drawings(read_run(finished_run))[name]
     assert drawing is not None
@@ -36,6 +44,7 @@ def test_axes_carry_units(finished_run: RunFolder) -> None:
         "position": "accepted, % of rounds",
         "eal": "tokens per round",
         "loss": "optimizer step",
+        **VALIDATION,
     }
     for name, label in labels.items():
         drawing = drawn[name]
@@ -45,6 +54,21 @@ def test_axes_carry_units(finished_run: RunFolder) -> None:
 def test_exported_step_is_marked(finished_run: RunFolder) -> None:
     drawing = drawings(read_run(finished_run))["eal"]
     assert drawing is not None and "exported: step 468" in drawing.svg()
+
+
+def test_held_out_metrics_are_drawn_from_the_first_position_on() -> None:
+    """A draft that keeps its anchor's slot for the known token has no slot 0; its first position is 1 too."""
+    rows = [
+        {"split": "held_out", "step": step, "position_1_acc": 0.5, "position_2_acc": value}
+        for step, value in ((0, 0.0), (7, 0.25))
+    ]
+    drawing = validation_drawings(rows, best_step=7)["accuracy"]
+    assert drawing is not None
+    svg = drawing.svg()
+    assert "untrained" in svg and "exported: step 7" in svg
+    assert ">1</text>" in svg and ">3</text>" not in svg
+    assert validation_drawings(rows, best_step=7)["conditional"] is None
+    assert validation_drawings([], best_step=None)["accuracy"] is None
 
 
 def test_nothing_measured_draws_nothing(finished_run: RunFolder) -> None:

@@ -88,7 +88,9 @@ def _make_target(folder: Path) -> Any:
     return model
 
 
-def _capture(model: Any, writer: LogWriter, i: int, split: Any, generator: torch.Generator) -> None:
+def _capture(
+    model: Any, writer: LogWriter, i: int, split: Any, generator: torch.Generator, domain: str = "qa"
+) -> None:
     prompt = torch.randint(0, 200, (1, 9 + i % 4), generator=generator)
     answered = model.generate(
         prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=16, do_sample=False, eos_token_id=None
@@ -101,7 +103,7 @@ def _capture(model: Any, writer: LogWriter, i: int, split: Any, generator: torch
     writer.append(
         i=i,
         prompt_id=f"p{i}",
-        domain="qa",
+        domain=domain,
         split=split,
         prompt_tokens=prompt.shape[1],
         answer_ids=tuple(answered[0, prompt.shape[1] :].tolist()),

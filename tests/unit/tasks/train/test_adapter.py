@@ -33,7 +33,9 @@ def batch_of(world: TinyWorld) -> Batch:
     return make_batch(reader, HiddenStateLog(world.log).entries("train")[:5])
 
 
-def upstream_forward(model: Any, batch: Batch, anchors: torch.Tensor, monkeypatch: Any) -> Any:
+def upstream_forward(
+    model: Any, batch: Batch, anchors: torch.Tensor, monkeypatch: Any, loss: str = '{"ce": 0.1, "tv": 0.9}'
+) -> Any:
     """Upstream's own forward with its sdpa attention on the same anchors."""
     from speculators.losses import resolve_loss_config
     from speculators.models.dflash import core
@@ -49,7 +51,7 @@ def upstream_forward(model: Any, batch: Batch, anchors: torch.Tensor, monkeypatc
             verifier_last_hidden_states=batch.last_states[None],
             document_ids=batch.document_ids[None],
             position_ids=batch.position_ids[None],
-            loss_config=resolve_loss_config('{"ce": 0.1, "tv": 0.9}', "eager"),
+            loss_config=resolve_loss_config(loss, "eager"),
             tv_loss_fn=resolve_loss_config("tv", "eager")["tv"][0],
             gamma=4.0,
             max_anchors=len(anchors),
@@ -103,6 +105,36 @@ def test_loss_gradient_and_metrics_equal_upstream(
     for name, value in means.items():
         total = float(wanted_metrics[f"{name}_total"])
         assert value == pytest.approx(float(wanted_metrics[f"{name}_sum"]) / total, rel=1e-4, abs=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("spec", "weights"),
+    [
+        ("kl_div", LossWeights(0.0, 0.0, 1.0, 4.0, kl=1.0)),
+        ('{"ce": 0.2, "tv": 0.3, "kl_div": 0.5}', LossWeights(0.2, 0.3, 1.0, 4.0, kl=0.5)),
+    ],
+)
+def test_divergence_equals_upstreams(
+    world: TinyWorld, spec: str, weights: LossWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(world, vocab_size=60)
+    batch = batch_of(world)
+    anchors = inner_anchors(batch, 4)
+    _, wanted, metrics = upstream_forward(model, batch, anchors, monkeypatch, spec)
+    wanted.backward()
+    gradients = {name: value.grad.clone() for name, value in adapter.trained_state(model).items()}
+    model.zero_grad()
+    outcome = adapter.run_blocks(model, batch, anchors, weights)
+    outcome.loss.backward()
+    torch.testing.assert_close(outcome.loss, wanted, rtol=2e-5, atol=1e-6)
+    for name, value in adapter.trained_state(model).items():
+        torch.testing.assert_close(value.grad, gradients[name], rtol=1e-3, atol=2e-6, msg=name)
+    term = float(outcome.terms["kl_div_loss"])
+    # Upstream names the terms only where there are several.
+    known = float(metrics["kl_div_loss_sum"]) if "kl_div_loss_sum" in metrics else None
+    if known is None:
+        known = float(outcome.loss.detach() - outcome.terms["confidence_loss"])
+    assert term == pytest.approx(known, rel=1e-4)
 
 
 def test_a_block_never_sees_or_learns_from_another_document(world: TinyWorld) -> None:

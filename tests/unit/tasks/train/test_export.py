@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tasks.errors import JobError
-from tasks.train.export import check_export, expected_tensors, read_shape
+from tasks.train import adapter
+from tasks.train.export import CONFIG_FIELDS, check_export, expected_tensors, read_shape
 from tasks.train.models import DraftCheckpoint
 from tasks.train.run import train_draft
 from tests.unit.tasks.train.conftest import AUX_LAYERS, HIDDEN, VOCAB, TinyWorld
@@ -82,3 +83,45 @@ def test_damage_is_named(exported: tuple[Path, DraftCheckpoint], damage: Any, sa
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(JobError, match=said):
         check_export(folder, shape)
+
+
+def test_the_target_is_named_with_its_revision(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any
+) -> None:
+    """What the profile says, not where the weights lie; upstream still reads the configuration."""
+    from speculators.models.dspark.config import DSparkSpeculatorConfig
+
+    settings = world.settings(tmp_path, max_steps=0).model_copy(update={"target_revision": "0123abc"})
+    train_draft(settings, quiet, never)
+    config = json.loads((tmp_path / "draft" / "config.json").read_text(encoding="utf-8"))
+    verifier = config["speculators_config"]["verifier"]
+    assert (verifier["name_or_path"], verifier["revision"]) == ("tiny", "0123abc")
+    assert DSparkSpeculatorConfig.from_pretrained(tmp_path / "draft").block_size == 4
+
+
+def test_every_field_that_engines_read_is_written(exported: tuple[Path, DraftCheckpoint]) -> None:
+    config = json.loads((exported[0] / "config.json").read_text(encoding="utf-8"))
+    assert set(CONFIG_FIELDS) <= config.keys()
+    layer = config["transformer_layer_config"]
+    assert {
+        "model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "layer_types", "sliding_window", "use_sliding_window",
+        "rope_parameters", "rms_norm_eps", "vocab_size", "max_position_embeddings", "hidden_act",
+        "attention_bias",
+    } <= layer.keys()  # fmt: skip
+
+
+def test_a_configuration_without_a_field_is_refused(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = adapter.save_draft
+
+    def save(model: Any, folder: Path) -> None:
+        real(model, folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        del config["sample_from_anchor"]
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    monkeypatch.setattr(adapter, "save_draft", save)
+    with pytest.raises(JobError, match="does not say sample_from_anchor"):
+        train_draft(world.settings(tmp_path, max_steps=0), quiet, never)
