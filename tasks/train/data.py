@@ -227,6 +227,9 @@ class Batches(Protocol):
     def amount(self, place: Position) -> tuple[float, float]:
         """How much is done, and how much there is in all: what the learning rate's schedule follows."""
 
+    def close(self) -> None:
+        """Forget what was read ahead, and read no more: training ends or stops."""
+
 
 class TrainBatches:
     """The batches of every epoch of a complete log.
@@ -305,6 +308,9 @@ class TrainBatches:
 
     def amount(self, place: Position) -> tuple[float, float]:
         return place.step, self.total_steps
+
+    def close(self) -> None:
+        self._ahead.close()
 
 
 def choose_anchors(batch: Batch, wanted: int, generator: torch.Generator) -> Tensor:

@@ -174,6 +174,9 @@ class GrowingBatches:
             share = 0.0
         return round(planned * (place.epoch + share)), planned * self._epochs
 
+    def close(self) -> None:
+        self._ahead.close()
+
     def all_held_out_before(self, place: Position) -> bool:
         """Whether every held-out sample stands in the log before the place that training has reached."""
         if place.epoch > 0 or self._completed:

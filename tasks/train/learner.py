@@ -53,11 +53,13 @@ class Pack:
         number: Its number in the step.
         batch: Its documents.
         counts: False where another rank computes it too, and counts it.
+        anchors: `[N]` where its blocks start, rising; None draws them by seed, step and number.
     """
 
     number: int
     batch: Batch
     counts: bool = True
+    anchors: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,9 @@ class Learner:
         batch = pack.batch.to(self.device)
         seed = pack_seed(self.settings.seed, step, pack.number)
         torch.manual_seed(seed)  # upstream's modules draw from it, if they draw
-        anchors = choose_anchors(batch, self.settings.anchors, torch.Generator().manual_seed(seed))
+        anchors = pack.anchors
+        if anchors is None:
+            anchors = choose_anchors(batch, self.settings.anchors, torch.Generator().manual_seed(seed))
         if len(anchors) == 0 and not is_only_one:
             anchors = torch.zeros(1, dtype=torch.long, device=self.device)  # a block without a loss
         model: Any = self._loss.model

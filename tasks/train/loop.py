@@ -67,6 +67,7 @@ class Loop:
         self._recent_started = time.monotonic()
         self._recent_tokens = 0
         self._recent_steps = 0
+        self._waited_s = 0.0
         self._rate = 0.0
 
     def run(self) -> Position:
@@ -213,13 +214,14 @@ class Loop:
         metrics |= {
             "lr": self._rate,
             "tokens_per_s": self._recent_tokens / seconds,
+            "data_wait": (self.batches.waited_s - self._waited_s) / seconds,
             "skipped_steps": float(self.position.skipped_steps),
         }
         self.position.train_seconds += seconds
         write_row(self.folder, self.position, {"split": "train", **metrics})
         self._report({name: metrics[name] for name in ("loss", "eal", "tokens_per_s") if name in metrics}, "")
         self._recent_tokens, self._recent_steps = 0, 0
-        self._recent_started = now
+        self._recent_started, self._waited_s = now, self.batches.waited_s
 
     def _report(self, metrics: Mapping[str, float], note: str) -> None:
         done, total = self._amount()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ def _lead(
             report=report,
             stop=stop,
         )
-        loop.run()
+        with closing(data.batches):
+            loop.run()
     except (RetrainError, Stopped):
         ranks.tell(("end",) if begun else ("begin", None))
         raise

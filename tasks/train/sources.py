@@ -19,9 +19,9 @@ from tasks.train.explained import ArrivingCheck, check_explained
 from tasks.train.growing import GrowingLog, Patience
 from tasks.train.growing_batches import GrowingBatches
 from tasks.train.heldout import ArrivingSet, CompleteSet, HeldOut, HeldOutSet
-from tasks.train.loop import Report, StopFlag, Stopped
 from tasks.train.model import vocabulary_to_carry
 from tasks.train.settings import Overlap, TrainSettings
+from tasks.train.stopping import Report, StopFlag, Stopped
 from tasks.train.vocabulary import (
     DraftVocabulary,
     answer_counts,

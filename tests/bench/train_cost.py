@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rows import Row, compared, hardware
 from torch import Tensor
-from train_step import DTYPES, OurStep
+from train_step import OurStep
 from train_upstream import fresh_draft
 from train_world import TrainWorld
 
@@ -20,8 +20,9 @@ from tasks.stream.log import HiddenStateLog
 from tasks.train import adapter
 from tasks.train.checkpoint import Position
 from tasks.train.data import Batch, CaptureReader, TrainBatches, choose_anchors, make_batch
-from tasks.train.loop import StopFlag
+from tasks.train.learner import DTYPES
 from tasks.train.run import train_draft
+from tasks.train.stopping import StopFlag
 from tasks.train.validation import slope
 from tasks.train.vocabulary import vocabulary_of
 
@@ -59,7 +60,9 @@ def _waited(world: TrainWorld, prefetch_bytes: int) -> float:
         batch = batches.take(place).batch
         step(batch, choose_anchors(batch, train.anchors, anchors))
         batches.advance(place)
-    return batches.waited_s / (time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    batches.close()
+    return batches.waited_s / seconds
 
 
 def checkpoint(world: TrainWorld) -> list[Row]:

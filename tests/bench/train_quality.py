@@ -19,9 +19,9 @@ from rows import Row, compared
 from profiles.schema import Train
 from tasks.stream.log import HiddenStateLog, IndexEntry, LogWriter
 from tasks.train.initial import InitialDraft, draft_digest
-from tasks.train.loop import StopFlag
 from tasks.train.run import train_draft
 from tasks.train.settings import TrainSettings
+from tasks.train.stopping import StopFlag
 from tasks.train.validation import conditional_accuracy
 
 SHIFTED = ("translation", "writing", "summarization")

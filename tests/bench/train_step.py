@@ -15,49 +15,39 @@ from typing import Any
 
 import torch
 from rows import Row, compared, hardware
-from torch import Tensor, nn
+from torch import Tensor
 from train_upstream import UpstreamTrainer, fresh_draft, recorded_steps
 from train_world import TrainWorld
 
 from profiles.schema import Train
-from tasks.train import adapter
 from tasks.train.data import Batch
-from tasks.train.loss import LossWeights, outcome_sums
-from tasks.train.optimizer import build_optimizers
+from tasks.train.learner import DTYPES, Learner, Pack
+from tasks.train.ranks import Ranks
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 LOSS_TOLERANCE = 1e-3
 Steps = Sequence[tuple[Batch, Tensor]]
 
 
 class OurStep:
-    """One optimizer step as the training loop takes it.
+    """One optimizer step of the trainer's own learner, on one rank, at the peak learning rate.
 
     Args:
         betas: AdamW's, where they are to be upstream's; None leaves ours.
     """
 
     def __init__(self, model: Any, train: Train, betas: tuple[float, float] | None = None):
-        self._model = model.train()
-        self._train = train
-        self._weights = LossWeights(train.loss_ce, train.loss_tv, train.loss_confidence, train.decay_gamma)
-        self._parameters = adapter.trained_state(model)
-        self._optimizers = build_optimizers(self._parameters, train)
-        if betas is not None and "adamw" in self._optimizers:
-            for group in self._optimizers["adamw"].param_groups:
+        self._learner = Learner(model, train, Ranks(), torch.device("cpu"))
+        self._step = 0
+        if betas is not None and "adamw" in self._learner.optimizers:
+            for group in self._learner.optimizers["adamw"].param_groups:
                 group["betas"] = betas
 
     def __call__(self, batch: Batch, anchors: Tensor) -> float:
         """Forward, backward, clipping, optimizers and metrics; the loss."""
-        dtype = DTYPES[self._train.autocast]
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-            outcome = adapter.run_blocks(self._model, batch, anchors, self._weights)
-        outcome.loss.backward()
-        nn.utils.clip_grad_norm_(self._parameters.values(), self._train.grad_clip)
-        for optimizer in self._optimizers.values():
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return outcome_sums(outcome)["loss"][0]
+        self._learner.update([Pack(0, batch, anchors=anchors)], self._step, factor=1.0, stop=False)
+        self._step += 1
+        (sums,) = self._learner.take_sums()
+        return sums["loss"][0]
 
 
 def rows(world: TrainWorld) -> list[Row]:

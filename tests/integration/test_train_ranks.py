@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -22,7 +23,9 @@ from rank_runs import (
 from safetensors.torch import load_file
 
 from tasks.errors import EXIT_RESUMABLE
+from tasks.train.initial import InitialDraft, draft_digest
 from tasks.train.journal import samples_of_steps
+from tasks.train.settings import TrainSettings
 from tests.unit.tasks.train.arriving import MIXED, TRAIN_ORDER, capture_again
 from tests.unit.tasks.train.conftest import TinyWorld, one_thread, world
 from tests.unit.tasks.train.test_growing import WINDOW, flat, growing
@@ -106,6 +109,42 @@ def test_run_goes_on_with_another_number_of_ranks(
     assert 3 <= taken < len(one), "it was to be stopped on the way"
     assert [row["loss"] for row in both] == pytest.approx([row["loss"] for row in one], rel=1e-3)
     assert farthest(last_weights(alone["muon"]), last_weights(tmp_path)) < FARTHEST["muon"]
+
+
+def starting_from(world: TinyWorld, folder: Path, earlier: Path, **train: Any) -> TrainSettings:
+    initial = InitialDraft(name="v0001", folder=str(earlier), digest=draft_digest(earlier))
+    return world.settings(folder, **train).model_copy(update={"initial": initial})
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_every_rank_starts_from_the_earlier_draft(
+    world: TinyWorld, tmp_path: Path, alone: dict[str, Path], strategy: str
+) -> None:
+    """A shard of untrained weights on one rank would show in the first loss."""
+    values = options(ADAMW, epochs=1)
+    one, two = tmp_path / "one", tmp_path / "two"
+    train_on_ranks(starting_from(world, one, alone["adamw"] / "draft", **values))
+    train_on_ranks(starting_from(world, two, alone["adamw"] / "draft", **values, **on_two(strategy)))
+    left, right = rows(one, "train"), rows(two, "train")
+    assert [row["loss"] for row in right] == pytest.approx([row["loss"] for row in left], rel=1e-5)
+    assert left[0]["loss"] < rows(alone["adamw"], "train")[0]["loss"]
+    assert farthest(last_weights(one), last_weights(two)) < FARTHEST["adamw"]
+
+
+def test_an_earlier_draft_that_was_changed_ends_all_ranks(
+    world: TinyWorld, tmp_path: Path, alone: dict[str, Path]
+) -> None:
+    """The leader says why; the other rank ends without a word of its own, and nothing hangs."""
+    earlier = tmp_path / "earlier"
+    shutil.copytree(alone["adamw"] / "draft", earlier)
+    settings = starting_from(world, tmp_path / "run", earlier, **options(ADAMW, **on_two("fsdp")))
+    config = earlier / "config.json"
+    config.write_text(config.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    run = start_ranks(settings)
+    codes = run.join()
+    assert codes[0] not in (0, None) and codes[1] == 0, run.logs()
+    assert "it was changed since the run began" in (settings.path / "rank-0.log").read_text()
+    assert "Traceback" not in run.logs()
 
 
 @pytest.mark.parametrize("window", [None, WINDOW], ids=["all", "window"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,22 @@ def test_other_configuration_is_refused_and_an_end_is_kept(
 
     assert train_draft(world.settings(tmp_path, epochs=1), report, never).files == first.files
     assert steps_seen == []
+
+
+@pytest.mark.parametrize("amount", [0, 1 << 20])
+def test_rows_say_how_long_training_waited_for_data(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, amount: int
+) -> None:
+    train_draft(world.settings(tmp_path, prefetch_bytes=amount), quiet, never)
+    shares = [row["data_wait"] for row in lines(tmp_path, "train")]
+    assert all(0 < share < 1 for share in shares), "taking a batch takes some time, and not all of it"
+
+
+def test_nothing_is_read_when_training_has_ended(world: TinyWorld, tmp_path: Path, quiet: Any) -> None:
+    """Batches that were to be read ahead would keep a process that was asked to stop."""
+    with pytest.raises(Stopped):
+        train_draft(world.settings(tmp_path), quiet, StopAfter(2))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
 
 
 def test_zero_steps_export_the_untrained_draft(
@@ -247,7 +264,7 @@ def test_identity_ignores_the_machine_but_not_the_training(world: TinyWorld, tmp
         settings: TrainSettings = world.settings(tmp_path, **options)
         return settings.identity()
 
-    assert identity() == identity(threads=2, keep_checkpoints=5, compile=True)
+    assert identity() == identity(threads=2, keep_checkpoints=5, compile=True, prefetch_bytes=0)
     assert identity() != identity(lr=0.02)
 
 

@@ -20,15 +20,15 @@ from tasks.train.model import earlier_draft, make_draft, vocabulary_to_carry
 from tasks.train.models import DraftCheckpoint
 from tasks.train.run import train_draft
 from tasks.train.settings import TrainSettings
+from tasks.train.stopping import StopFlag, Stopped
 from tasks.train.vocabulary import DraftVocabulary, vocabulary_of
 from tests.unit.tasks.train.conftest import VOCAB, TinyWorld
+from tests.unit.tasks.train.test_loop import StopAfter
 
 
 @pytest.fixture(scope="module")
 def trained(world: TinyWorld, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DraftCheckpoint]:
     """A draft trained for some steps, and what its training said."""
-    from tasks.train.loop import StopFlag
-
     folder = tmp_path_factory.mktemp("earlier")
     settings = world.settings(folder, epochs=6, seed=5).model_copy(update={"target_revision": "r1"})
     return folder / "draft", train_draft(settings, lambda *_: None, StopFlag())
@@ -72,6 +72,7 @@ def test_another_initial_draft_is_another_training(
     moved = shutil.copytree(trained[0], tmp_path / "elsewhere")
     assert warm.identity() != world.settings(tmp_path).identity()
     assert warm.identity() == starting_from(world, tmp_path, Path(moved)).identity()
+    assert warm.identity() == starting_from(world, tmp_path, trained[0], init_from=str(moved)).identity()
 
 
 def test_a_resumed_warm_start_does_not_start_again(
@@ -79,7 +80,9 @@ def test_a_resumed_warm_start_does_not_start_again(
 ) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     first = train_draft(starting_from(world, whole, trained[0], epochs=2), quiet, never)
-    train_draft(starting_from(world, parts, trained[0], epochs=2, max_steps=3), quiet, never)
+    with pytest.raises(Stopped):
+        train_draft(starting_from(world, parts, trained[0], epochs=2), quiet, StopAfter(3))
+    assert 0 < Checkpoints(parts, 2).steps()[0] < first.steps
     second = train_draft(starting_from(world, parts, trained[0], epochs=2), quiet, never)
     assert first.files == second.files
     left, right = (Checkpoints(one, 2) for one in (whole, parts))
