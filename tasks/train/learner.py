@@ -164,9 +164,10 @@ class Learner:
         batch = pack.batch.to(self.device)
         seed = pack_seed(self.settings.seed, step, pack.number)
         torch.manual_seed(seed)  # upstream's modules draw from it, if they draw
-        anchors = pack.anchors
-        if anchors is None:
+        if pack.anchors is None:
             anchors = choose_anchors(batch, self.settings.anchors, torch.Generator().manual_seed(seed))
+        else:
+            anchors = pack.anchors.to(self.device)
         if len(anchors) == 0 and not is_only_one:
             anchors = torch.zeros(1, dtype=torch.long, device=self.device)  # a block without a loss
         model: Any = self._loss.model
