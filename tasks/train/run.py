@@ -124,7 +124,8 @@ def _finish(
     done = loop.position
     if done.skipped_steps:
         notes.append(f"{done.skipped_steps} steps were skipped because their loss was not finite")
-    if note := without_gain(position, done.step):
+    begun_as = "untrained" if settings.initial is None else "initial"
+    if note := without_gain(position, done.step, begun_as):
         notes.append(note)
     metrics = dict(position.best_metrics)
     metrics |= {"train_seconds": done.train_seconds, "train_tokens": float(done.tokens)}
@@ -146,8 +147,12 @@ def _finish(
     )
 
 
-def without_gain(best: Position, steps: int) -> str:
-    """What to say where training did not raise held-out acceptance; empty where it did."""
+def without_gain(best: Position, steps: int, begun_as: str = "untrained") -> str:
+    """What to say where training did not raise held-out acceptance; empty where it did.
+
+    Args:
+        begun_as: What the draft was before the first step.
+    """
     if (
         steps == 0
         or best.best_eal is None
@@ -155,8 +160,8 @@ def without_gain(best: Position, steps: int) -> str:
         or best.best_eal > best.untrained_eal
     ):
         return ""
-    exported = "the untrained draft is exported" if best.step == 0 else f"step {best.step} is exported"
-    return f"training never beat the untrained draft's acceptance ({best.untrained_eal:.3f}); {exported}"
+    exported = f"the {begun_as} draft is exported" if best.step == 0 else f"step {best.step} is exported"
+    return f"training never beat the {begun_as} draft's acceptance ({best.untrained_eal:.3f}); {exported}"
 
 
 def work(config: dict[str, Any]) -> None:

@@ -126,6 +126,7 @@ def test_prompts_have_a_loss_in_the_first_epochs_only(
             tokens += int(batches.take(place).batch.loss_mask.sum())
             batches.advance(place)
         learned.append(tokens)
+    batches.close()
     answers = sum(entry.trainable_tokens for entry in HiddenStateLog(tmp_path / "log").entries("train"))
     assert learned[0] > answers and learned[1] == answers
 

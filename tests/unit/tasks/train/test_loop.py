@@ -285,6 +285,7 @@ def test_training_without_gain_is_said() -> None:
     start = Position("x", untrained_eal=1.0, best_eal=1.0)
     assert without_gain(start, 0) == ""
     assert without_gain(start, 8).endswith("(1.000); the untrained draft is exported")
+    assert without_gain(start, 8, "initial").startswith("training never beat the initial draft's")
     assert without_gain(Position("x", step=8, untrained_eal=1.0, best_eal=1.0), 8).endswith(
         "step 8 is exported"
     )
