@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from profiles.training import Train
 from tasks.train import adapter
+from tasks.train.checkpoint import Checkpoints
 from tasks.train.data import Batch, choose_anchors
 from tasks.train.journal import keep_batch
 from tasks.train.loss import BlockOutcome, LossWeights, outcome_sums
@@ -245,7 +246,7 @@ class Learner:
             random,
         )
 
-    def load(self, checkpoints: Any, step: int) -> None:
+    def load(self, checkpoints: Checkpoints, step: int) -> None:
         """Continue from a checkpoint, whatever the number of ranks that wrote it."""
         checkpoints.read(step, "model", {name: value.detach() for name, value in self.parameters.items()})
         sizes = checkpoints.sizes(step, "optimizer")

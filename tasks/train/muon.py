@@ -31,7 +31,7 @@ class ShardedMuon(torch.optim.Muon):
             state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum = state["momentum_buffer"]
         momentum.lerp_(gradient, 1 - group["momentum"])
-        update = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
+        update: Any = gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
         entire = _zeropower_via_newtonschulz(
             update.bfloat16().full_tensor(), group["ns_coefficients"], group["ns_steps"], group["eps"]
         )

@@ -21,6 +21,8 @@ from profiles.training import Scale
 from tasks.errors import StageInputError
 from tasks.train.data import Batch
 
+_untyped: Any = dist
+"""Functions of torch.distributed that have no types."""
 _PATIENCE = timedelta(days=7)
 """Followers wait as long as the leader waits for captures; who stalls is ended by the flow's watchdog."""
 _GRADIENTS = timedelta(minutes=30)
@@ -63,7 +65,7 @@ class Ranks:
         if self.size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(total, group=self.words)
+        _untyped.all_reduce(total, group=self.words)
         return [float(value) for value in total]
 
     def gather(self, value: Any) -> list[Any]:
@@ -138,6 +140,6 @@ def join(scale: Scale, device: torch.device) -> Ranks:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=_GRADIENTS)
     ranks = Ranks(dist.get_rank(), dist.get_world_size())
-    words = dist.new_group(backend="gloo", timeout=_PATIENCE)
-    saving = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    words = _untyped.new_group(backend="gloo", timeout=_PATIENCE)
+    saving = _untyped.new_group(backend="gloo", timeout=_PATIENCE)
     return replace(ranks, words=words, saving=saving)

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -60,7 +61,7 @@ class Saver:
             JobError: An earlier write failed.
         """
         self.wait()  # one copy of the state is enough memory, and its place is used again
-        copied = self._stager.stage(
+        copied: Any = self._stager.stage(
             {"model": dict(state.model), "optimizer": dict(state.optimizer), "random": dict(state.random)}
         )
 

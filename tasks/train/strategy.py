@@ -95,12 +95,13 @@ def _sharded(loss: DraftLoss, device: torch.device) -> nn.Module:
 @contextmanager
 def exchanging(module: nn.Module, last: bool) -> Iterator[None]:
     """Exchange gradients in the backward passes of the block only if they are the `last` of a step."""
+    shared: Any = module  # torch leaves these methods without types
     if isinstance(module, nn.parallel.DistributedDataParallel) and not last:
-        with module.no_sync():
+        with shared.no_sync():
             yield
         return
     if hasattr(module, "set_requires_gradient_sync"):
-        module.set_requires_gradient_sync(last)
+        shared.set_requires_gradient_sync(last)
     yield
 
 

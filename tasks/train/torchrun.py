@@ -13,9 +13,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+from torch.distributed import run as _torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.run import parse_args, run
 
 from tasks.errors import EXIT_FAILED, EXIT_RESUMABLE
 from tasks.processes.child import ERROR_FILE_ENV
@@ -67,13 +68,14 @@ def _report_death(rank: int, number: int) -> None:
 
 
 def main() -> None:
-    arguments = parse_args(sys.argv[1:])
+    torchrun: Any = _torchrun  # torch leaves its functions without types
+    arguments = torchrun.parse_args(sys.argv[1:])
     if arguments.nnodes == "1":
         # The ranks of one node need no network, and a wrong interface would hang without a word.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     signals = _Signals()
     try:
-        run(arguments)
+        torchrun.run(arguments)
     except ChildFailedError as error:
         sys.exit(_exit_code(error.failures, signals.came))
 
