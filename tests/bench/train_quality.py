@@ -343,4 +343,6 @@ def _row(
         f"seed {seed}: {a:.4g} and {b:.4g}" for seed, a, b in zip(world.size.seeds, ours, plain, strict=True)
     )
     words = "; ".join(part for part in (beside, seeds, f"{world.size.epochs} epochs each") if part)
-    return compared(name, statistics.mean(ours), statistics.mean(plain), goal, unit, words, stage="train")
+    # A position that no draft of an arm ever reached has nothing to divide by.
+    value, baseline = (max(statistics.mean(figures), 1e-4) for figures in (ours, plain))
+    return compared(name, value, baseline, goal, unit, words, stage="train")

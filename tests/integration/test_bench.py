@@ -27,7 +27,9 @@ import run, train_rows, train_world
 tiny = train_world.TrainSize(
     vocab=256, hidden=32, heads=2, kv_heads=1, aux_layers=2, documents=24, held_out=4, prompt_tokens=8,
     answer_tokens=24, losses=3, steps=3, warm=1, repetitions=1,
-    overrides=(("batch_tokens", 96), ("anchors", 16)),
+    overrides=(("batch_tokens", 96), ("anchors", 16), ("draft", {
+        "num_layers": 1, "block_size": 4, "markov_rank": 8, "vocab_size": 64, "intermediate_size": 48,
+    })),
 )
 whole = run.measure_train
 run.measure_train = lambda names, folder: whole(names, folder, tiny)

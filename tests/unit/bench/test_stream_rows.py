@@ -177,7 +177,7 @@ def test_a_module_of_several_rows_runs_once_in_a_folder_of_its_own(
     ("arguments", "said"),
     [
         (["--stages", "stream", "--rows", "nothing"], "invalid choice: 'nothing'"),
-        (["--stages", "train", "--rows", "target_work"], "--rows chooses rows of the stage stream"),
+        (["--stages", "train", "--rows", "target_work"], "--rows names rows of the stage stream"),
     ],
 )
 def test_a_row_that_cannot_be_measured_is_refused_at_once(arguments: list[str], said: str) -> None:
