@@ -86,6 +86,7 @@ def _row(client: StoreClient, reads: Sequence[StoredSample], size_mib: int, repe
     total = sum(one.bytes for one in reads)
     conditions = (
         f"{len(reads)} reads of {size_mib} MiB from another process over tcp, size lookup and seal "
-        f"(xxh3-64) included; baseline: bare get_into; at least {GOAL}; medians of {repetitions} in turns; {cpus()}"
+        f"(xxh3-64) included; baseline: bare get_into; at least {GOAL}; medians of {repetitions} in turns; "
+        f"{cpus()}"
     )
     return rate_row(f"consume {size_mib} MiB", total, took, plain, GOAL, conditions)
