@@ -9,6 +9,7 @@ throughout.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from servers import Extracting, extracting, plain, workplace
 from tasks.prompts.render import load_tokenizer
 
 MODES = ("generate", "recorded", "served")
+_KEY_ENV = "RETRAIN_DSPARK_BENCH_KEY"
+_POLL_S = 0.05
+"""Reading alone takes a second or two."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,14 @@ def rows(folder: Path, size: ModesSize | None = None) -> list[Row]:
             for mode in MODES:
                 stream = stream_fields(mode, folder, target, captured, size.case)
                 fields = overrides(folder, endless, size.case, size.case[1], stream)
-                one = capture_once(target, place.run.path / f"stream-{run}-{mode}", fields)
+                one = capture_once(target, place.run.path / f"stream-{run}-{mode}", fields, _POLL_S)
                 captured = captured or one
                 check_tokens(mode, one, captured)
                 found.modes.setdefault(mode, []).append(one.busy_s / one.trainable)
             assert captured is not None
             if run == 0:
                 warm_up(server, captured.asked, size.case[0])
-            generated, _, busy_s = plain_once(server, captured.asked, size.case[0])
+            generated, _, busy_s = plain_once(server, captured.asked, size.case[0], _POLL_S)
             found.plain.append(busy_s / generated)
     return busy_rows(found, size)
 
@@ -72,7 +76,12 @@ def rows(folder: Path, size: ModesSize | None = None) -> list[Row]:
 def stream_fields(mode: str, folder: Path, target: Extracting, captured: Captured | None, case: Case) -> Over:
     """Fields of `stream`, and of `prompts`, that choose a mode."""
     if mode == "served":
-        return {"answers": mode, "answer_url": target.server.url}
+        os.environ[_KEY_ENV] = target.endpoint.api_key or ""
+        return {
+            "answers": mode,
+            "answer_url": target.server.url,
+            "answer_api_key_env": _KEY_ENV if target.endpoint.api_key else None,
+        }
     if mode == "generate" or captured is None:
         return {"answers": mode}
     log = write_answer_log(folder, target, captured, case)
@@ -133,8 +142,8 @@ def busy_rows(found: BusySeconds, size: ModesSize) -> list[Row]:
             None,
             "s/trainable token",
             f"no goal; {concurrency} at once, one answer of {length} tokens each; medians of "
-            f"{size.runs} runs in turns ({_shown(values)}); canary included; baseline: the same answers "
-            f"from the server without extraction, s/output token; {machine()}",
+            f"{size.runs} runs in turns ({_shown(values)}); canary included, to {_POLL_S} s; "
+            f"baseline: the same answers from the server without extraction, s/output token; {machine()}",
         )
         for mode, values in found.modes.items()
     ]

@@ -23,6 +23,7 @@ from tasks.stream.canary import TEXTS
 from tasks.stream.log import INDEX, HiddenStateLog, IndexEntry
 
 GOAL = 0.95
+POLL_S = 0.2
 _LONGEST_ANSWER_S = 3600.0
 _WARM_UP_TOKENS = 8
 
@@ -55,8 +56,10 @@ class Captured:
     entries: tuple[IndexEntry, ...]
     asked: tuple[Asked, ...]
     """The same requests for a plain server."""
-    seconds: float
-    """From the first answer under way to the last line of the index; the canary at the start is left out."""
+    began: float | None
+    """When answers, the canary left out, were first seen under way; None if they were too short."""
+    ended: float
+    """When the last sample was in the index."""
     busy_s: float
     """In which the server had something to do; the canary is in it."""
 
@@ -64,6 +67,11 @@ class Captured:
     def generated(self) -> int:
         """Output tokens."""
         return sum(entry.answer_tokens for entry in self.entries)
+
+    @property
+    def seconds(self) -> float:
+        """From the first answer under way to the last sample in the log."""
+        return self.ended - _seen(self.began)
 
     @property
     def trainable(self) -> int:
@@ -116,20 +124,20 @@ def long_16(folder: Path) -> list[Row]:
     return rows(folder, RateSize(((16, 1024),)))
 
 
-def capture_once(target: Extracting, folder: Path, over: Over) -> Captured:
+def capture_once(target: Extracting, folder: Path, over: Over, poll_s: float = POLL_S) -> Captured:
     """Capture into `folder` with a client whose profile has the fields `over`."""
     place: Workplace = replace(target.place, profile=patient(over))
-    with Busy(target.server, more_than=len(TEXTS)) as busy:
+    with Busy(target.server, len(TEXTS), poll_s) as busy:
         captures = replace(target, place=place).capture(folder)
     log = HiddenStateLog(folder / captures.log)
     entries = sorted(log.entries(), key=lambda entry: entry.i)
     # A sample is in the log with its line of the index; what the client does after the last is no capture.
-    seconds = (log.folder / INDEX).stat().st_mtime - _began(busy)
+    ended = (log.folder / INDEX).stat().st_mtime
     asked = [
         Asked(tuple(log.load(entry)[1][: entry.prompt_tokens].tolist()), entry.answer_tokens)
         for entry in entries
     ]
-    return Captured(tuple(entries), tuple(asked), seconds, busy.seconds)
+    return Captured(tuple(entries), tuple(asked), busy.began, ended, busy.seconds)
 
 
 def warm_up(server: Server, asked: Sequence[Asked], concurrency: int) -> None:
@@ -138,18 +146,20 @@ def warm_up(server: Server, asked: Sequence[Asked], concurrency: int) -> None:
     asyncio.run(_generate(server, first, concurrency))
 
 
-def plain_once(server: Server, asked: Sequence[Asked], concurrency: int) -> tuple[int, float, float]:
+def plain_once(
+    server: Server, asked: Sequence[Asked], concurrency: int, poll_s: float = POLL_S
+) -> tuple[int, float, float]:
     """Answer all; output tokens, seconds from the first under way to the last answer, and busy seconds."""
-    with Busy(server, more_than=len(TEXTS)) as busy:
+    with Busy(server, len(TEXTS), poll_s) as busy:
         generated = asyncio.run(_generate(server, asked, concurrency))
         ended = time.time()
-    return generated, ended - _began(busy), busy.seconds
+    return generated, ended - _seen(busy.began), busy.seconds
 
 
-def _began(busy: Busy) -> float:
-    if busy.began is None:
+def _seen(began: float | None) -> float:
+    if began is None:
         raise AssertionError("the requests were never seen running: the answers are too short to be measured")
-    return busy.began
+    return began
 
 
 async def _generate(server: Server, asked: Sequence[Asked], concurrency: int) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rows import Row
+from rows import Row, cpus
 from store_objects import MIB, StoredSample, sample_of, stored
 
 from tasks.stream.checksum import check_seal
@@ -82,10 +82,11 @@ def _row(client: StoreClient, reads: Sequence[StoredSample], size_mib: int, repe
         for one in reads:
             check_seal(client.get(one.key, one.bytes))
 
-    seconds = interleaved((ours, bare_get(client, reads)), repetitions)
+    took, plain = interleaved((ours, bare_get(client, reads)), repetitions)
     total = sum(one.bytes for one in reads)
     conditions = (
         f"{len(reads)} reads of {size_mib} MiB from another process over tcp, size lookup and seal "
-        f"(xxh3-128) included; baseline: bare get_into; medians of {repetitions}"
+        f"(xxh3-64) included; baseline: bare get_into; at least {GOAL}; medians of {repetitions} in turns; "
+        f"{cpus()}"
     )
-    return rate_row(f"consume {size_mib} MiB", total, *seconds, GOAL, conditions)
+    return rate_row(f"consume {size_mib} MiB", total, took, plain, GOAL, conditions)

@@ -242,14 +242,16 @@ class Busy:
 
     Args:
         more_than: Requests that may run before those that are measured: the canary's.
+        poll_s: Pause between two looks; each costs the server a few milliseconds.
 
     Attributes:
         began: `time.time()` at which more requests than that were first seen running; None before.
-        seconds: Seconds in which at least one request was running, to the poll (0.2 s).
+        seconds: Seconds in which at least one request was running, to the poll.
     """
 
-    def __init__(self, server: Server, more_than: int = 0) -> None:
+    def __init__(self, server: Server, more_than: int = 0, poll_s: float = _POLL_S) -> None:
         self._server = server
+        self._poll_s = poll_s
         self._more_than = more_than
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -268,7 +270,7 @@ class Busy:
 
     def _watch(self) -> None:
         last, was_running = time.time(), False
-        while not self._stop.wait(_POLL_S):
+        while not self._stop.wait(self._poll_s):
             try:
                 running_now = counter(self._server.metrics(), "vllm:num_requests_running")
             except ServiceError:  # the page is late on a loaded machine; the next poll covers this time

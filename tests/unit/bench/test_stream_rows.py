@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import subprocess
@@ -109,7 +110,13 @@ def captured(*answers: int) -> capture_rate.Captured:
         )
         for n, count in enumerate(answers)
     ]  # fmt: skip
-    return capture_rate.Captured(tuple(entries), (), 1.0, 1.0)
+    return capture_rate.Captured(tuple(entries), (), 1.0, 3.0, 1.0)
+
+
+def test_answers_that_were_never_seen_running_have_no_rate() -> None:
+    assert captured(3).seconds == 2.0
+    with pytest.raises(AssertionError, match="too short to be measured"):
+        _ = dataclasses.replace(captured(3), began=None).seconds
 
 
 def test_modes_with_other_tokens_are_not_compared() -> None:
