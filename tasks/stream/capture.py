@@ -32,12 +32,18 @@ from tasks.stream.transport import Transport
 
 __all__ = ["key_pattern", "request_prefix", "run"]
 
+CLIENT_THREADS = 1
+"""Threads of one tensor operation. The client's are small, and the other cores belong to who computes: the
+target, or the trainer."""
 _LOST_SHOWN = 3
 _SHOWN_CHARS = 500
 
 
 def run(config: dict[str, Any]) -> None:
     """Capture what is missing; `config` is a `CaptureSettings`."""
+    import torch
+
+    torch.set_num_threads(CLIENT_THREADS)
     settings = CaptureSettings.model_validate(config)
     files = CaptureFiles(Path(settings.folder))
     folder = Path(settings.claims or files.folder.parent / ".captures")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.errors import RetrainError
@@ -27,7 +27,7 @@ class LogWriteError(RetrainError):
 
 
 @contextmanager
-def writing(what: str, path: Path, needed_bytes: int) -> Iterator[None]:
+def writing(what: str, path: Path | str, needed_bytes: int) -> Iterator[None]:
     """Turn an `OSError` inside into a `LogWriteError` that says what the disk lacks.
 
     Args:
@@ -40,7 +40,7 @@ def writing(what: str, path: Path, needed_bytes: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise write_error(what, path, needed_bytes, error) from None
+        raise write_error(what, Path(path), needed_bytes, error) from None
 
 
 @contextmanager
@@ -89,3 +89,9 @@ def write_all(descriptor: int, data: memoryview | bytes) -> None:
     rest = memoryview(data)
     while len(rest):
         rest = rest[os.write(descriptor, rest) :]
+
+
+def remove(path: str) -> None:
+    """Remove a file that may not be there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)

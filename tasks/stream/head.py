@@ -9,9 +9,9 @@ Letters: N rows, H hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -178,7 +178,7 @@ class OutputHead:
         with self._open() as head:
             for place, token in enumerate(tokens.tolist()):
                 if 0 <= token < self.vocab_size:
-                    found[place] = self._slice(head, token, token + 1)[0]
+                    found[place] = self._rounded(head[token])
         return found
 
     def logits(self, products: Tensor) -> Tensor:
@@ -217,13 +217,18 @@ class OutputHead:
         step = max(1, _SLICE_BYTES // (4 * self.hidden_size))
         with self._open() as head:
             for start in range(0, self.vocab_size, step):
-                yield self._slice(head, start, min(start + step, self.vocab_size))
+                yield self._rounded(head[start : min(start + step, self.vocab_size)])
 
-    def _open(self) -> Any:
-        return safe_open(str(self._head_file), framework="pt")
+    @contextmanager
+    def _open(self) -> Iterator[Tensor]:
+        """The head `[V, H]`, mapped from its file: only what is looked at is read.
 
-    def _slice(self, head: Any, start: int, end: int) -> Tensor:
-        part: Tensor = head.get_slice(self._head_name)[start:end]
+        Not `get_slice`: safetensors 0.8 never frees the bounds of a slice, a kilobyte for each sample.
+        """
+        with safe_open(str(self._head_file), framework="pt") as tensors:
+            yield tensors.get_tensor(self._head_name)
+
+    def _rounded(self, part: Tensor) -> Tensor:
         return part.to(self.dtype).float()
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ import xxhash
 
 from tasks.stage import sync_path, write_atomic
 from tasks.stream.commit import Commit
-from tasks.stream.durable import writing
+from tasks.stream.durable import remove, writing
 from tasks.stream.index import IndexEntry, TokenIds, encode_ids, index_digest
 from tasks.stream.models import Split
 from tasks.stream.repair import END, open_repaired
@@ -173,14 +174,14 @@ class LogWriter:
         entry = IndexEntry(
             i=i,
             prompt_id=prompt_id,
-            domain=domain,
+            domain=sys.intern(domain),  # a few words, which each sample would keep a copy of
             split=split,
             tokens=int(token_ids.shape[0]),
             prompt_tokens=prompt_tokens,
             answer_tokens=len(answer_ids),
             answer_at=prompt_tokens,
             answer_xxh3=xxhash.xxh3_64_hexdigest(encode_ids(answer_ids)),
-            finish_reason=finish_reason,
+            finish_reason=sys.intern(finish_reason),
             bytes=sample.size,
             xxh3="",
             ids=self._ids,
@@ -211,7 +212,7 @@ class LogWriter:
         written = WrittenSample(entry, ids, -1, sample.size, (size + beside, kept))
         self._space.reserve(written.name, *written.reserved)
         try:
-            with writing(written.name, self.folder / entry.file_name, sample.size):
+            with writing(written.name, self._path(entry), sample.size):
                 descriptor, digest = write_open(self._temporary(entry), sample)
         except BaseException:
             self._space.release(*written.reserved)
@@ -227,13 +228,13 @@ class LogWriter:
             LogWriteError: The disk is full or failed.
         """
         entry = written.entry
-        path = self.folder / entry.file_name
+        path = self._path(entry)
         try:
             with writing(written.name, path, written.size):
                 self._sync_and_rename(written, path)
             added = self._commit.add(entry, written.ids)
         except BaseException:
-            path.unlink(missing_ok=True)
+            remove(path)
             self._space.release(*written.reserved)
             raise
         finally:
@@ -243,18 +244,22 @@ class LogWriter:
                 self._deletable[entry.i] = on_disk(written.size)
         return added
 
-    def _sync_and_rename(self, written: WrittenSample, path: Path) -> None:
+    def _sync_and_rename(self, written: WrittenSample, path: str) -> None:
         """What a full disk took is given back before anybody looks at what is free."""
         temporary = self._temporary(written.entry)
         try:
             sync_and_close(written.descriptor, self._sync)
             os.replace(temporary, path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            remove(temporary)
             raise
 
-    def _temporary(self, entry: IndexEntry) -> Path:
-        return self.folder / f".hs_{entry.i}.tmp"
+    # Not as `Path`, which interns every name: the interpreter's table of them grows by megabytes.
+    def _path(self, entry: IndexEntry) -> str:
+        return f"{self.folder}/{entry.file_name}"
+
+    def _temporary(self, entry: IndexEntry) -> str:
+        return f"{self.folder}/.hs_{entry.i}.tmp"
 
     def _delete_consumed(self) -> int:
         """Delete the files of consumed training samples; their lines stay. Return the bytes freed."""
@@ -264,7 +269,7 @@ class LogWriter:
             chosen = [number for number in self._deletable if number in self._consumed.numbers]
             freed = sum(self._deletable.pop(number) for number in chosen)
         for number in chosen:
-            (self.folder / self.entries[number].file_name).unlink(missing_ok=True)
+            remove(self._path(self.entries[number]))
         return freed
 
     def abort(self) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from tasks.stream.durable import write_all
+from tasks.stream.durable import remove, write_all
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ def _view(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())
 
 
-def write_open(path: Path, sample: SampleBytes) -> tuple[int, str]:
+def write_open(path: Path | str, sample: SampleBytes) -> tuple[int, str]:
     """Write a new file and leave it open; `sync_and_close` puts it on disk. A file that failed is gone again.
 
     Returns:
@@ -109,7 +109,7 @@ def write_open(path: Path, sample: SampleBytes) -> tuple[int, str]:
                 write_all(descriptor, piece)
     except BaseException:
         os.close(descriptor)
-        path.unlink(missing_ok=True)
+        remove(str(path))
         raise
     return descriptor, digest.hexdigest()
 

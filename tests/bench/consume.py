@@ -61,7 +61,7 @@ def rows(folder: Path) -> list[Row]:
 
 
 def consume_rows(
-    folder: Path, repetitions: int = 7, sizes_mib: Sequence[int] = SIZES_MIB, turn_bytes: int = _BYTES_A_TURN
+    folder: Path, repetitions: int = 15, sizes_mib: Sequence[int] = SIZES_MIB, turn_bytes: int = _BYTES_A_TURN
 ) -> list[Row]:
     """One row for each object size.
 
@@ -85,7 +85,7 @@ def _row(client: StoreClient, reads: Sequence[StoredSample], size_mib: int, repe
     took, plain = interleaved((ours, bare_get(client, reads)), repetitions)
     total = sum(one.bytes for one in reads)
     conditions = (
-        f"{len(reads)} reads of {size_mib} MiB from another process over tcp, size lookup and seal "
+        f"{len(reads)} reads of {size_mib} MiB from another process over tcp, seal "
         f"(xxh3-64) included; baseline: bare get_into; at least {GOAL}; medians of {repetitions} in turns; "
         f"{cpus()}"
     )

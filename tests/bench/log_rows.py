@@ -21,6 +21,7 @@ from consume import interleaved, rate_row
 from rows import Row, cpus
 from store_objects import HIDDEN, LAYERS, MIB, StoredSample, sample_of, stored
 
+from tasks.stream.capture import CLIENT_THREADS
 from tasks.stream.log import HiddenStateLog, IndexEntry, LogWriter, WrittenSample
 from tasks.stream.reading import COMPLETERS, MOST_READERS, SampleReader
 from tasks.stream.sample import Answer, Request, Shape
@@ -29,7 +30,7 @@ from tasks.stream.sweeping import Sweeper
 
 GOAL = 0.80
 LARGE, SMALL = 100_000, 1_000
-SIZES = ((32, 16), (128, 1), (8, 64))
+SIZES = ((32, 16), (128, 1), (24, 64))
 """Samples and MiB of each, so many that filling the pipeline weighs little; about 1 MiB as on the laptop."""
 _OPEN_LIMIT_S = 1.0
 _LIMIT_S = 600.0
@@ -42,7 +43,7 @@ def rows(folder: Path) -> list[Row]:
 
 
 def log_rows(folder: Path, repetitions: int = 7, sizes: Sequence[tuple[int, int]] = SIZES) -> list[Row]:
-    """Receiving to the durable log against the slower of bare get and bare file write.
+    """Receiving to the durable log: against the slower of bare get and bare write, and against both at once.
 
     Args:
         folder: On the disk that is measured.
@@ -52,12 +53,13 @@ def log_rows(folder: Path, repetitions: int = 7, sizes: Sequence[tuple[int, int]
     for count, size_mib in sizes:
         own = folder / f"{size_mib}-mib"
         own.mkdir()
-        found.append(_log_row(own, repetitions, count, size_mib))
+        found += _log_rows(own, repetitions, count, size_mib)
         shutil.rmtree(own)
     return found
 
 
-def _log_row(folder: Path, repetitions: int, count: int, size_mib: int) -> Row:
+def _log_rows(folder: Path, repetitions: int, count: int, size_mib: int) -> list[Row]:
+    torch.set_num_threads(CLIENT_THREADS)  # as in the capture client
     samples = [sample_of(f"bench-log-{number}", size_mib * MIB) for number in range(count)]
     with stored(samples, folder) as client, contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {"ours": stack.enter_context(Receive(client, samples, folder / "log"))}
@@ -65,10 +67,11 @@ def _log_row(folder: Path, repetitions: int, count: int, size_mib: int) -> Row:
             sides[f"get {threads}"] = stack.enter_context(BareGet(client, samples, threads))
         for threads in sorted({MOST_READERS, COMPLETERS}):
             sides[f"write {threads}"] = stack.enter_context(BareWrite(samples, folder / "bare", threads))
+        sides["both"] = stack.enter_context(Both(sides["get 1"], sides[f"write {MOST_READERS}"]))
         seconds = _in_turns(sides, repetitions)
     total = sum(one.bytes for one in samples)
     get, write = (min(v for k, v in seconds.items() if k.startswith(kind)) for kind in ("get", "write"))
-    bare = ((name, total / took / 1e9) for name, took in seconds.items() if name != "ours")
+    bare = ((name, total / took / 1e9) for name, took in seconds.items() if name[-1].isdigit())
     shown = ", ".join(f"{name} threads {rate:.3g}" for name, rate in bare)
     conditions = (
         f"at least {GOAL}; {count} samples of {size_mib} MiB from another process over tcp, read, verified, "
@@ -77,7 +80,15 @@ def _log_row(folder: Path, repetitions: int, count: int, size_mib: int) -> Row:
         f"rename, fsync of the folder, each with the number of threads that is best for it (GB/s: {shown}); "
         f"medians of {repetitions} in turns; {cpus()}"
     )
-    return rate_row(f"log, {size_mib} MiB", total, seconds["ours"], max(get, write), GOAL, conditions)
+    beside = (
+        f"at least {GOAL}; the same, against get_into and write at the same time, each with the cores that "
+        f"the other leaves (one thread and {MOST_READERS}), until both are done"
+    )
+    name = f"log, {size_mib} MiB"
+    return [
+        rate_row(name, total, seconds["ours"], max(get, write), GOAL, conditions),
+        rate_row(f"{name}, both at once", total, seconds["ours"], seconds["both"], GOAL, beside),
+    ]
 
 
 class Side(Protocol):
@@ -242,6 +253,28 @@ class BareWrite:
         directory = os.open(self._folder, os.O_RDONLY)
         os.fsync(directory)
         os.close(directory)
+
+
+class Both:
+    """Two sides at the same time, until the later one is done."""
+
+    def __init__(self, first: Side, second: Side):
+        self._sides = (first, second)
+        self._threads = ThreadPoolExecutor(len(self._sides))
+
+    def __enter__(self) -> Both:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    def prepare(self) -> None:
+        for side in self._sides:
+            side.prepare()
+
+    def __call__(self) -> None:
+        for running in [self._threads.submit(side) for side in self._sides]:
+            running.result()
 
 
 def large_log_rows(folder: Path, repetitions: int = 5, large: int = LARGE, small: int = SMALL) -> list[Row]:

@@ -31,7 +31,7 @@ WALL_GOAL = 0.6
 class WorkSize:
     """How much is captured and trained. The more prompts, the less the few held-out ones weigh."""
 
-    per_domain: int = 20
+    per_domain: int = 28
     """Training prompts of each of the nine domains, four of them in all held out."""
     max_new_tokens: int = 64
     epochs: int = 3

@@ -135,6 +135,12 @@ def test_no_sample_was_lost(done: Any) -> None:
     assert len(index) == done.summary["capture"]["samples"]
 
 
+def test_target_computed_no_token_only_to_verify_it(done: Any) -> None:
+    log = (done.folder / "logs" / "target.log").read_text(encoding="utf-8")
+    assert "generation throughput" in log, "vLLM reports its work there"
+    assert "SpecDecoding metrics" not in log
+
+
 def test_live_agrees_with_replay_and_the_output_is_lossless(done: Any) -> None:
     evaluation = done.stage_result("05-evaluate")
     assert evaluation["lossless"] == done.summary["evaluation"]["lossless"] == "identical"

@@ -63,6 +63,7 @@ def test_target_command_line() -> None:
         "num_speculative_tokens": 1,
         "draft_model_config": {"hf_config": {"eagle_aux_hidden_state_layer_ids": [2, 8, 30]}},
     }
+    assert value(argv, "--scheduler-cls") == "tasks.stream.scheduling.UndraftedScheduler"
     transfer = json.loads(value(argv, "--kv-transfer-config"))
     assert transfer["kv_connector"] == "RetrainConnector"
     assert transfer["kv_connector_module_path"] == "tasks.stream.connector"

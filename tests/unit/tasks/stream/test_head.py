@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,20 @@ def test_gap_and_surprise_are_those_of_the_model(
         judged.surprise, -spread.log_prob(tokens) - spread.entropy(), atol=1e-3, rtol=1e-3
     )
     assert judged.greedy.tolist() == (logits.argmax(-1) == tokens).tolist()
+
+
+def test_rows_leave_no_memory_behind(made: tuple[Path, Any]) -> None:
+    head, tokens = OutputHead(made[0], "float32"), torch.arange(300, 316)
+    head.rows(tokens)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(200):
+            head.rows(tokens)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 200 * 200, "not 32 numbers for each call, which slices of safetensors never free"
 
 
 def test_offset_norm_soft_cap_and_scale(made: tuple[Path, Any], tmp_path: Path) -> None:

@@ -61,6 +61,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert log.entries()[1].prompt_ids() == (0, 1, 2, 3) and log.entries()[1].answer_ids == (4, 5, 6, 91)
 
 
+def test_words_that_all_samples_share_are_kept_once(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path)
+    words = [("".join(("q", "a")), "".join(("st", "op"))) for _ in range(2)]
+    one, other = (add(writer, i, domain=a, finish_reason=b) for i, (a, b) in enumerate(words))
+    assert one.domain is other.domain and one.finish_reason is other.finish_reason
+    writer.close()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_files_are_what_safetensors_writes_and_reads(tmp_path: Path, dtype: torch.dtype) -> None:
     writer = LogWriter(tmp_path)
