@@ -168,3 +168,19 @@ class Train(Part):
                 f"(train.scale.ranks x train.scale.nodes = {self.scale.world})"
             )
         return self
+
+
+OF_THE_MACHINE = (
+    "threads",
+    "device",
+    "scale",
+    "compile",
+    "gradient_checkpointing",
+    "checkpoint_every_s",
+    "keep_checkpoints",
+    "stop_grace_s",
+    "log_every_steps",
+    "stall_timeout_s",
+    "prefetch_bytes",
+)
+"""Fields of `train` that change where and how fast it runs, but no weight, rounding apart."""

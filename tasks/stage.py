@@ -10,9 +10,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +40,7 @@ class Stage(Generic[Result]):
         sections: Parts of the profile that the output depends on, as dotted paths.
         model: Class of the result.
         mends: It checks what it finds in its folder: a damaged file of a finished one does not empty it.
+        indifferent: Fields below `sections`, as dotted paths, that the output does not depend on.
     """
 
     number: int
@@ -46,6 +49,7 @@ class Stage(Generic[Result]):
     sections: tuple[str, ...]
     model: type[Result]
     mends: bool = False
+    indifferent: tuple[str, ...] = ()
 
     @property
     def folder_name(self) -> str:
@@ -94,11 +98,13 @@ def _digest_like(known: str, path: Path) -> str:
     return XXH3 + file_digest(path)
 
 
-def section_value(profile: Profile, dotted: str) -> Any:
+def section_value(profile: Profile, dotted: str, without: Sequence[str] = ()) -> Any:
+    """What the profile says at a dotted path, but for the fields `without`, as dotted paths of their own."""
     value: Any = profile.model_dump(mode="json")
-    for part in dotted.split("."):
-        value = value[part]
-    return value
+    for path in without:
+        *outer, name = path.split(".")
+        reduce(getitem, outer, value).pop(name, None)
+    return reduce(getitem, dotted.split("."), value)
 
 
 def fingerprint(stage: Stage[Any], profile: Profile, inputs: Mapping[str, str]) -> dict[str, Any]:
@@ -109,7 +115,7 @@ def fingerprint(stage: Stage[Any], profile: Profile, inputs: Mapping[str, str]) 
     """
     return {
         "stage_version": stage.version,
-        "profile": {name: section_value(profile, name) for name in stage.sections},
+        "profile": {name: section_value(profile, name, stage.indifferent) for name in stage.sections},
         "inputs": dict(inputs),
     }
 

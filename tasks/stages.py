@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from profiles.training import OF_THE_MACHINE
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.models import Publication
 from tasks.serve.models import TargetIdentity
@@ -27,7 +28,9 @@ STREAM = Stage(
     CaptureManifest,
     mends=True,
 )
-TRAIN = Stage(4, "train", 1, ("train",), DraftCheckpoint)
+TRAIN = Stage(
+    4, "train", 1, ("train",), DraftCheckpoint, indifferent=tuple(f"train.{name}" for name in OF_THE_MACHINE)
+)
 EVALUATE = Stage(5, "evaluate", 1, ("target", "evaluate"), EvaluationReport)
 PUBLISH = Stage(6, "publish", 1, ("publish", "report"), Publication)
 

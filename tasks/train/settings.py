@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from profiles.training import Train
+from profiles.training import OF_THE_MACHINE, Train
 from tasks.stage import canonical, sha256_text
 from tasks.train.configuration import flat
 from tasks.train.initial import InitialDraft
@@ -15,24 +15,9 @@ from tasks.train.initial import InitialDraft
 WAITING = "waiting for captures"
 """Note of the progress lines of a trainer that has nothing to do: no progress when nobody captures."""
 
-_OF_THE_MACHINE = (
-    "threads",
-    "device",
-    "scale",
-    "compile",
-    "gradient_checkpointing",
-    "max_wall_s",
-    "max_bad_steps",
-    "checkpoint_every_s",
-    "keep_checkpoints",
-    "stop_grace_s",
-    "log_every_steps",
-    "stall_timeout_s",
-    "prefetch_bytes",
-    "init_from",
-)
-"""Fields of `train` that change where, how fast or how long it runs, but no weight, rounding apart; and the
-initial draft's place, which counts by its content."""
+_NO_WEIGHT = (*OF_THE_MACHINE, "max_wall_s", "max_bad_steps", "init_from")
+"""Fields of `train` that change no weight before the last, rounding apart; and where the initial draft lies,
+which counts by its content."""
 
 
 class Overlap(BaseModel):
@@ -88,7 +73,7 @@ class TrainSettings(BaseModel):
     def deciding(self) -> dict[str, Any]:
         """All that decides the weights, by dotted name; JSON values."""
         values: dict[str, Any] = {
-            "train": self.train.model_dump(mode="json", exclude=set(_OF_THE_MACHINE)),
+            "train": self.train.model_dump(mode="json", exclude=set(_NO_WEIGHT)),
             "captures": self.captures_digest,
             "target": self.target_name,
             "aux_layer_ids": list(self.aux_layer_ids),

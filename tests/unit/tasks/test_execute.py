@@ -15,6 +15,7 @@ from tasks.execute import RunContext, begin_stage, end_begun, execute_stage, num
 from tasks.report.progress import SilentProgress
 from tasks.run_folder import create_run
 from tasks.stage import Stage
+from tasks.stages import TRAIN
 
 
 class Result(BaseModel):
@@ -57,6 +58,15 @@ def test_a_valid_stage_is_reused(tmp_path: Path) -> None:
     assert execute_stage(context(tmp_path), STAGE, {"a": "1"}, write).value == 1
     again = context(tmp_path)
     assert execute_stage(again, STAGE, {"a": "1"}, fail).value == 1
+    assert [row.status for row in again.rows] == ["reused"]
+
+
+def test_training_on_other_processes_is_the_same_stage(tmp_path: Path) -> None:
+    stage = replace(TRAIN, model=Result)
+    execute_stage(context(tmp_path), stage, {}, write)
+    elsewhere = {"scale": {"ranks": 2, "strategy": "fsdp"}, "threads": 1, "prefetch_bytes": 0}
+    again = context(tmp_path, {"train": elsewhere})
+    assert execute_stage(again, stage, {}, fail).value == 1
     assert [row.status for row in again.rows] == ["reused"]
 
 
