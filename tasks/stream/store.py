@@ -9,6 +9,7 @@ import ctypes
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,10 @@ _LEASE_TRIES = 3
 _GRANULE_BYTES = 1 << 20
 _CORES_A_TRANSFER = 2
 """Mooncake's client spins for as long as a transfer lasts; a thread of its own does the work meanwhile."""
+_HANDED_ON_BYTES = 8 << 20
+"""From this size on a thread that gives way to others spins; handing on less costs more than it saves."""
+_GIVES_WAY = 10
+"""Added to that thread's nice value: about a tenth of a core where all are busy."""
 
 
 class ObjectMissing(StoreError):
@@ -75,7 +80,7 @@ class StoreClient:
     """A client without a segment of its own: reads, removes, looks. Usable from several threads.
 
     No more transfers run at once than half of the cores: on two cores a second one would take from the first
-    what it waits for.
+    what it waits for. Large objects are waited for on threads of low priority: who works has the cores.
 
     Args:
         master: `host:port` of the master.
@@ -109,7 +114,10 @@ class StoreClient:
         self.lease_retries = 0
         self.raw: Any = MooncakeDistributedStore()
         self._threads = threading.local()
-        self._transfers = threading.Semaphore(max(1, len(os.sched_getaffinity(0)) // _CORES_A_TRANSFER))
+        at_once = max(1, len(os.sched_getaffinity(0)) // _CORES_A_TRANSFER)
+        self._transfers = threading.Semaphore(at_once)
+        # On Linux `nice` counts for the calling thread alone.
+        self._spinning = ThreadPoolExecutor(at_once, "transfer", initializer=os.nice, initargs=(_GIVES_WAY,))
         self._registered: list[Any] = []
         code = self.raw.setup(
             host, "P2PHANDSHAKE", segment_bytes, local_buffer_bytes, protocol, device, master
@@ -171,8 +179,7 @@ class StoreClient:
         for attempt in range(_LEASE_TRIES):
             size = self.size(key) if expected_bytes is None else expected_bytes
             buffer = self._buffer(size)
-            with self._transfers:
-                code = self.raw.get_into(key, ctypes.addressof(buffer), size)
+            code = self._transfer(key, ctypes.addressof(buffer), size)
             if code == size:
                 return memoryview(buffer).cast("B")[:size]
             if code == LEASE_EXPIRED and attempt + 1 < _LEASE_TRIES:
@@ -183,6 +190,13 @@ class StoreClient:
             check("get", key, code)
             raise StoreError(f"get of '{key}' returned {code} of {size} bytes", where="store")
         raise AssertionError("unreachable")
+
+    def _transfer(self, key: str, address: int, size: int) -> int:
+        """Mooncake's answer: the bytes read, or a negative code."""
+        if size >= _HANDED_ON_BYTES:
+            return int(self._spinning.submit(self.raw.get_into, key, address, size).result())
+        with self._transfers:
+            return int(self.raw.get_into(key, address, size))
 
     def _refuse_wrong_size(self, key: str, expected_bytes: int | None) -> None:
         """Tell a wrong size from another fault of a read; only now is the size asked for.
@@ -207,6 +221,7 @@ class StoreClient:
         return check("remove_by_regex", regex, int(self.raw.remove_by_regex(regex, True)))
 
     def close(self) -> None:
+        self._spinning.shutdown()
         self.raw.close()
 
     def _buffer(self, size: int) -> Any:

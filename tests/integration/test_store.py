@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +58,37 @@ def test_round_trip_is_sealed(writer: Writer, reader: StoreClient) -> None:
     stored = reader.get("t-a", OBJECT_BYTES)
     assert check_seal(stored) == 0
     assert bytes(stored[:100]) == bytes([7]) * 100 and len(stored) == OBJECT_BYTES
+
+
+class Watching:
+    """A client that remembers the nice value of the threads that wait for a transfer."""
+
+    def __init__(self, raw: Any):
+        self._raw = raw
+        self.nice: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def get_into(self, *arguments: Any) -> int:
+        self.nice.append(_nice())
+        return int(self._raw.get_into(*arguments))
+
+
+def _nice() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_who_waits_for_a_large_object_gives_way(
+    writer: Writer, reader: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.fill(3)
+    writer.pinned(1.0).put_from("t-nice", writer.address, OBJECT_BYTES)
+    reader.raw, own = (watching := Watching(reader.raw)), _nice()
+    for limit in (OBJECT_BYTES, OBJECT_BYTES + 1):
+        monkeypatch.setattr("tasks.stream.store._HANDED_ON_BYTES", limit)
+        assert check_seal(reader.get("t-nice", OBJECT_BYTES)) == 0
+    assert watching.nice == [min(own + 10, 19), own] and _nice() == own
 
 
 def test_unread_objects_are_never_evicted(writer: Writer, reader: StoreClient) -> None:
