@@ -62,13 +62,9 @@ def take_group(batches: Batches, place: Position, most: int) -> Group:
     samples: list[int] | None = None
     release = measure = False
     while len(packs) < most and not release:
-        if packs:
-            try:
-                if batches.is_over(after, _must_save):
-                    break
-            except _MustSave:
-                release = True
-                break
+        over, release = _is_over(batches, after) if packs else (False, False)
+        if over or release:
+            break
         step = batches.take(after)
         batches.advance(after)
         after.packs += 1
@@ -79,12 +75,20 @@ def take_group(batches: Batches, place: Position, most: int) -> Group:
     return Group(tuple(packs), None if samples is None else tuple(samples), release, measure, after)
 
 
+def _is_over(batches: Batches, place: Position) -> tuple[bool, bool]:
+    """Whether the epoch is over, and whether the next pack comes only after a checkpoint."""
+    try:
+        return batches.is_over(place, _must_save), False
+    except _MustSave:
+        return False, True
+
+
 def _must_save() -> NoReturn:
     raise _MustSave
 
 
 def deal(tokens: Sequence[int], ranks: int) -> tuple[tuple[Share, ...], ...]:
-    """Packs of each rank: as many on each, and as equal in tokens as that allows.
+    """Packs of each rank: as many on each, the largest first to whom has the fewest tokens.
 
     Args:
         tokens: Of each pack.

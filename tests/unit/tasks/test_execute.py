@@ -63,8 +63,9 @@ def test_a_valid_stage_is_reused(tmp_path: Path) -> None:
 
 def test_training_on_other_processes_is_the_same_stage(tmp_path: Path) -> None:
     stage = replace(TRAIN, model=Result)
-    execute_stage(context(tmp_path), stage, {}, write)
-    elsewhere = {"scale": {"ranks": 2, "strategy": "fsdp"}, "threads": 1, "prefetch_bytes": 0}
+    execute_stage(context(tmp_path, {"train": {"packs_per_step": 2}}), stage, {}, write)
+    scale = {"ranks": 2, "strategy": "fsdp"}
+    elsewhere = {"packs_per_step": 2, "scale": scale, "threads": 1, "prefetch_bytes": 0}
     again = context(tmp_path, {"train": elsewhere})
     assert execute_stage(again, stage, {}, fail).value == 1
     assert [row.status for row in again.rows] == ["reused"]
