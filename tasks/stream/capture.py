@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tasks.processes.child import child_main
 from tasks.prompts.render import load_tokenizer
 from tasks.stage import write_atomic
@@ -41,8 +43,6 @@ _SHOWN_CHARS = 500
 
 def run(config: dict[str, Any]) -> None:
     """Capture what is missing; `config` is a `CaptureSettings`."""
-    import torch
-
     torch.set_num_threads(CLIENT_THREADS)
     settings = CaptureSettings.model_validate(config)
     files = CaptureFiles(Path(settings.folder))

@@ -90,7 +90,7 @@ def _view(tensor: torch.Tensor) -> memoryview:
     return memoryview(flat.numpy())
 
 
-def write_open(path: Path | str, sample: SampleBytes) -> tuple[int, str]:
+def write_open(path: str, sample: SampleBytes) -> tuple[int, str]:
     """Write a new file and leave it open; `sync_and_close` puts it on disk. A file that failed is gone again.
 
     Returns:
@@ -109,7 +109,7 @@ def write_open(path: Path | str, sample: SampleBytes) -> tuple[int, str]:
                 write_all(descriptor, piece)
     except BaseException:
         os.close(descriptor)
-        remove(str(path))
+        remove(path)
         raise
     return descriptor, digest.hexdigest()
 

@@ -193,10 +193,10 @@ class StoreClient:
 
     def _transfer(self, key: str, address: int, size: int) -> int:
         """Mooncake's answer: the bytes read, or a negative code."""
-        if size >= _HANDED_ON_BYTES:
-            return int(self._spinning.submit(self.raw.get_into, key, address, size).result())
         with self._transfers:
-            return int(self.raw.get_into(key, address, size))
+            if size < _HANDED_ON_BYTES:
+                return int(self.raw.get_into(key, address, size))
+            return int(self._spinning.submit(self.raw.get_into, key, address, size).result())
 
     def _refuse_wrong_size(self, key: str, expected_bytes: int | None) -> None:
         """Tell a wrong size from another fault of a read; only now is the size asked for.

@@ -59,7 +59,6 @@ def log_rows(folder: Path, repetitions: int = 7, sizes: Sequence[tuple[int, int]
 
 
 def _log_rows(folder: Path, repetitions: int, count: int, size_mib: int) -> list[Row]:
-    torch.set_num_threads(CLIENT_THREADS)  # as in the capture client
     samples = [sample_of(f"bench-log-{number}", size_mib * MIB) for number in range(count)]
     with stored(samples, folder) as client, contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {"ours": stack.enter_context(Receive(client, samples, folder / "log"))}
@@ -71,7 +70,7 @@ def _log_rows(folder: Path, repetitions: int, count: int, size_mib: int) -> list
         seconds = _in_turns(sides, repetitions)
     total = sum(one.bytes for one in samples)
     get, write = (min(v for k, v in seconds.items() if k.startswith(kind)) for kind in ("get", "write"))
-    bare = ((name, total / took / 1e9) for name, took in seconds.items() if name[-1].isdigit())
+    bare = ((name, total / took / 1e9) for name, took in seconds.items() if name not in ("ours", "both"))
     shown = ", ".join(f"{name} threads {rate:.3g}" for name, rate in bare)
     conditions = (
         f"at least {GOAL}; {count} samples of {size_mib} MiB from another process over tcp, read, verified, "
@@ -123,6 +122,8 @@ class Receive:
         self._answered = [_answered(number, one) for number, one in enumerate(samples)]
 
     def __enter__(self) -> Receive:
+        self._tensor_threads = torch.get_num_threads()
+        torch.set_num_threads(CLIENT_THREADS)  # as in the capture client
         self._log = LogWriter(self._folder)
         shape = Shape(LAYERS, HIDDEN, "float32")
         sweeper = Sweeper(self._client, "bench", lambda: True, 0.0)
@@ -133,6 +134,7 @@ class Receive:
     def __exit__(self, *_: object) -> None:
         self._reader.close()
         self._log.close()
+        torch.set_num_threads(self._tensor_threads)
 
     def prepare(self) -> None:
         """Begin an empty log."""

@@ -149,8 +149,11 @@ def test_memory_of_a_real_capture_client_is_read(tmp_path: Path) -> None:
 def test_the_products_reader_takes_real_objects_to_a_real_log(tmp_path: Path) -> None:
     rows, printed = measured(LOG, tmp_path / "rows.json")
     check_fields(rows, printed)
-    assert [row["name"] for row in rows] == ["log, 1 MiB", "log, 2 MiB"]
-    assert all("get 2 threads" in str(row["conditions"]) for row in rows)
+    alone, together = rows[::2], rows[1::2]
+    assert [row["name"] for row in alone] == ["log, 1 MiB", "log, 2 MiB"]
+    assert [row["name"] for row in together] == [f"{row['name']}, both at once" for row in alone]
+    assert all("get 2 threads" in str(row["conditions"]) for row in alone)
+    assert [row["value"] for row in together] == [row["value"] for row in alone]
 
 
 def test_upstreams_command_line_takes_our_values(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -60,15 +62,22 @@ def test_round_trip_is_sealed(writer: Writer, reader: StoreClient) -> None:
     assert bytes(stored[:100]) == bytes([7]) * 100 and len(stored) == OBJECT_BYTES
 
 
-class Watching:
-    """A client that remembers the nice value of the threads that wait for a transfer."""
+class Wrapped:
+    """A client of Mooncake's, of which a subclass changes or watches a call."""
 
     def __init__(self, raw: Any):
         self._raw = raw
-        self.nice: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
+
+
+class Watching(Wrapped):
+    """A client that remembers the nice value of the threads that wait for a transfer."""
+
+    def __init__(self, raw: Any):
+        super().__init__(raw)
+        self.nice: list[int] = []
 
     def get_into(self, *arguments: Any) -> int:
         self.nice.append(_nice())
@@ -91,20 +100,51 @@ def test_who_waits_for_a_large_object_gives_way(
     assert watching.nice == [min(own + 10, 19), own] and _nice() == own
 
 
+class Crowded(Wrapped):
+    """A client that counts the transfers that run at once; each takes a moment."""
+
+    def __init__(self, raw: Any):
+        super().__init__(raw)
+        self._lock = threading.Lock()
+        self.running = self.most = 0
+
+    def get_into(self, *arguments: Any) -> int:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(0.05)
+        with self._lock:
+            self.running -= 1
+        return int(self._raw.get_into(*arguments))
+
+
+def test_transfers_of_all_sizes_share_one_limit(
+    master: str, writer: Writer, reader: StoreClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.stream.store._CORES_A_TRANSFER", 2 * len(os.sched_getaffinity(0)))
+    monkeypatch.setattr("tasks.stream.store._HANDED_ON_BYTES", OBJECT_BYTES)
+    sizes = {"t-small": MIB, "t-large": OBJECT_BYTES}
+    for key, size in sizes.items():
+        writer.pinned(1.0).put_from(key, writer.address, size)
+    with StoreClient(master) as client, ThreadPoolExecutor(4) as threads:
+        client.raw = crowded = Crowded(client.raw)
+        wanted = [*sizes.items()] * 4
+        assert list(threads.map(lambda one: len(client.get(*one)), wanted)) == [size for _, size in wanted]
+    assert crowded.most == 1
+
+
 def test_unread_objects_are_never_evicted(writer: Writer, reader: StoreClient) -> None:
     keys = _fill_store(writer)
     assert len(keys) >= 2
     assert all(reader.exists(key) for key in keys)
 
 
-class Answering:
+class Answering(Wrapped):
     """A client whose puts of existing keys answer `code`, as other versions of Mooncake do."""
 
     def __init__(self, raw: Any, code: int):
-        self._raw, self._code = raw, code
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
+        super().__init__(raw)
+        self._code = code
 
     def put_from(self, key: str, *arguments: Any) -> int:
         exists = self._raw.is_exist(key) == 1
@@ -160,15 +200,12 @@ def test_remove_works_under_a_lease_and_tells_what_was_there(writer: Writer, rea
     assert not reader.remove("t-leased")
 
 
-class Counting:
+class Counting(Wrapped):
     """A client that counts how often an object's size is asked for."""
 
     def __init__(self, raw: Any):
+        super().__init__(raw)
         self.asked = 0
-        self._raw = raw
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._raw, name)
 
     def get_size(self, key: str) -> int:
         self.asked += 1
