@@ -136,7 +136,7 @@ def test_no_sample_was_lost(done: Any) -> None:
 
 
 def test_target_computed_no_token_only_to_verify_it(done: Any) -> None:
-    log = (done.folder / "logs" / "target.log").read_text(encoding="utf-8")
+    log = (done.run.path / "logs" / "target.log").read_text(encoding="utf-8")
     assert "generation throughput" in log, "vLLM reports its work there"
     assert "SpecDecoding metrics" not in log
 
