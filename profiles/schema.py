@@ -12,8 +12,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from profiles.address import host_of, is_loopback
+from profiles.evaluation import Evaluate as Evaluate
+from profiles.evaluation import Live as Live
 from profiles.hardware import Hardware
-from profiles.part import Count, Dtype, Fraction, Part, Port, Positive, Seconds
+from profiles.part import Count, Dtype, Part, Port, Positive, Seconds
 from profiles.prompting import Prompts
 from profiles.store import Store
 from profiles.streaming import Stream, in_flight_bytes, most_in_flight_bytes, require_time_to_put
@@ -100,46 +102,6 @@ class Serve(Part):
     """Longest silence of the server's log while it starts, seconds."""
     progress_timeout_s: Seconds = 180.0
     """Longest time in which requests are open and no token is generated, seconds."""
-
-
-class Live(Part):
-    """Acceptance measured on the engine that users run."""
-
-    per_domain: Positive = 4
-    """Prompts of each domain that are asked; the first of the evaluation prompts."""
-    max_new_tokens: Positive = 48
-    """Longest answer, tokens."""
-    concurrency: Positive = 4
-    """Requests in flight, the same for both arms."""
-    dtype: Dtype = "float32"
-    """Type of both arms; float32 has no ties on CPU."""
-    max_num_seqs: Positive = 8
-    """Requests that each arm's server runs at once."""
-    draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
-    """How the draft picks tokens."""
-    rejection_sample_method: Literal["standard", "block"] = "standard"
-    """How the target verifies them."""
-    triton_interpreter: bool = False
-    """Run the DSpark kernels in Triton's interpreter, which needs no GPU. Speed then means nothing."""
-    max_failed: Fraction = 0.0
-    """Share of requests that may fail before the measurement is invalid."""
-
-
-class Evaluate(Part):
-    """How the draft is measured."""
-
-    live: Live = Live()
-    """Measurement on the real engine."""
-    replay_max_new_tokens: Positive = 96
-    """Answer tokens of each prompt that replay walks."""
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90
-    """Confidence of the bootstrap intervals."""
-    bootstrap_samples: Annotated[int, Field(ge=100)] = 2000
-    """Bootstrap samples."""
-    max_live_gap: Fraction = 0.01
-    """Largest relative gap between live and replayed acceptance length on the common prompts."""
-    seed: Count = 0
-    """Seed of the bootstrap."""
 
 
 class Publish(Part):

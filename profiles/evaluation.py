@@ -1,0 +1,49 @@
+"""How the draft is measured: the profile's `evaluate` part."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from profiles.part import Count, Dtype, Fraction, Part, Positive
+
+
+class Live(Part):
+    """Acceptance measured on the engine that users run."""
+
+    per_domain: Positive = 4
+    """Prompts of each domain that are asked; the first of the evaluation prompts."""
+    max_new_tokens: Positive = 48
+    """Longest answer, tokens."""
+    concurrency: Positive = 4
+    """Requests in flight, the same for both arms."""
+    dtype: Dtype = "float32"
+    """Type of both arms; float32 has no ties on CPU."""
+    max_num_seqs: Positive = 8
+    """Requests that each arm's server runs at once."""
+    draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
+    """How the draft picks tokens."""
+    rejection_sample_method: Literal["standard", "block"] = "standard"
+    """How the target verifies them."""
+    triton_interpreter: bool = False
+    """Run the DSpark kernels in Triton's interpreter, which needs no GPU. Speed then means nothing."""
+    max_failed: Fraction = 0.0
+    """Share of requests that may fail before the measurement is invalid."""
+
+
+class Evaluate(Part):
+    """How the draft is measured."""
+
+    live: Live = Live()
+    """Measurement on the real engine."""
+    replay_max_new_tokens: Positive = 96
+    """Answer tokens of each prompt that replay walks."""
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90
+    """Confidence of the bootstrap intervals."""
+    bootstrap_samples: Annotated[int, Field(ge=100)] = 2000
+    """Bootstrap samples."""
+    max_live_gap: Fraction = 0.01
+    """Largest relative gap between live and replayed acceptance length on the common prompts."""
+    seed: Count = 0
+    """Seed of the bootstrap."""
