@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -43,10 +42,12 @@ class Watched:
     keys: set[str] = field(default_factory=set)
     """Keys of the servers, which only their environment may hold."""
     names: set[str] = field(default_factory=set)
+    processes: set[psutil.Process] = field(default_factory=set)
 
     def look(self, root: psutil.Process) -> None:
         total = 0
         for process in [root, *root.children(recursive=True)]:
+            self.processes.add(process)
             try:
                 total += _proportional_bytes(process.pid)
                 environment = process.environ()
@@ -160,11 +161,12 @@ def processes_of(root: Path) -> list[str]:
     return found
 
 
-def is_listening(address: tuple[str, int]) -> bool:
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    with socket.socket(family) as client:
-        client.settimeout(1)
-        return client.connect_ex(address) == 0
+def is_alive(process: psutil.Process) -> bool:
+    """The very same process, not another one that got its number."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture(scope="session")
@@ -175,11 +177,14 @@ def command() -> Callable[..., Command]:
 
 @pytest.fixture(scope="session")
 def left_running() -> Callable[[Command], list[str]]:
-    """Processes and listening ports that a command left."""
+    """Processes that a command left: by their environment, and those that were seen while it ran.
+
+    Ports say nothing: another program may take one as soon as it is free.
+    """
 
     def left(done: Command) -> list[str]:
-        ports = [f"{ip}:{port}" for ip, port in done.watched.addresses if is_listening((ip, port))]
-        return processes_of(done.root) + ports
+        alive = [process for process in done.watched.processes if is_alive(process)]
+        return processes_of(done.root) + [f"{process.pid} {process.name()}" for process in alive]
 
     return left
 
