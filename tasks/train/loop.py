@@ -80,7 +80,7 @@ class Loop:
             RetrainError: Too many steps in a row without a finite loss.
         """
         self._resume()
-        if self.position.step == 0:
+        if self.position.step == 0 and self.position.measured_step != 0:
             self._evaluate()
         try:
             while not self._is_done():
@@ -272,8 +272,9 @@ class Loop:
         """Forget rows of steps that will be taken again, so that no step appears twice."""
 
         def is_kept(row: dict[str, Any]) -> bool:
-            unmeasured = row.get("split") == "held_out" and place.measured_step < 0 and place.step > 0
-            return bool(row["step"] <= place.step) and not unmeasured
+            # A checkpoint may be from just before a measurement whose row was written: it is made again.
+            known = place.measured_step if row.get("split") == "held_out" else place.step
+            return bool(row["step"] <= known)
 
         keep_rows(self.folder / METRICS, is_kept)
         keep_rows(self.folder / SAMPLES, is_kept)

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from observing import is_alive
 
 from profiles.schema import Profile
 from tasks.run_folder import RUNS_ENV, RunFolder
@@ -159,14 +160,6 @@ def processes_of(root: Path) -> list[str]:
         except (psutil.Error, OSError):
             continue
     return found
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """The very same process, not another one that got its number."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.fixture(scope="session")

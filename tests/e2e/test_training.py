@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from observing import is_alive
 from rank_runs import LONGEST_S, farthest, last_weights, newest_step, rows, start_ranks, train_on_ranks
 from trainer_kills import killed_and_trained, trained
 
@@ -136,7 +137,7 @@ def test_rank_that_hangs_ends_the_job_and_leaves_a_checkpoint(
             stall_timeout_s=60.0,
             watch=hang,
         )
-    assert len(seen) == 2 and not [rank for rank in seen if rank.is_running()]
+    assert len(seen) == 2 and not [rank for rank in seen if is_alive(rank)]
     reached = newest_step(settings.path)
     record_property("reached", reached)
     train_on_ranks(

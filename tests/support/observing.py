@@ -112,6 +112,14 @@ def processes_of(root: Path) -> dict[int, str]:
     return found
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """The very same process, neither a zombie nor another one that got its number."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def busy_ports(run: Path, ports: set[int]) -> set[int]:
     """Those of `ports` that somebody still answers on."""
     busy = set()

@@ -61,7 +61,10 @@ class RankRun:
 
 def newest_step(folder: Path) -> int:
     """Step of the newest complete checkpoint; -1 if there is none."""
-    names = [path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")]
+    try:
+        names = [name.removeprefix("step-") for name in os.listdir(folder / "checkpoints")]
+    except FileNotFoundError:  # not yet there, or cleared by a training that begins anew
+        return -1
     return max([int(name) for name in names if name.isdigit()], default=-1)
 
 

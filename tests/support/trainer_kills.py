@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from preloaded import preload, start_program
+from rank_runs import newest_step
 
 from tasks.train.checkpoint import Checkpoints
 from tasks.train.settings import TrainSettings
@@ -105,7 +106,5 @@ def _wait_for_step(folder: Path, step: int, process: BaseProcess) -> None:
 
 def _reached(folder: Path) -> int:
     """Step of the newest checkpoint; 0 once the untrained draft was measured, -1 before."""
-    names = [path.name.removeprefix("step-") for path in (folder / "checkpoints").glob("step-*")]
-    steps = [int(name) for name in names if name.isdigit()]
     metrics = folder / "metrics.jsonl"
-    return max([*steps, 0 if metrics.exists() and metrics.stat().st_size else -1])
+    return max(newest_step(folder), 0 if metrics.exists() and metrics.stat().st_size else -1)

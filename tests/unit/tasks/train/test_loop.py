@@ -18,6 +18,7 @@ from tasks.train import adapter
 from tasks.train.checkpoint import Checkpoints, Position
 from tasks.train.loop import StopFlag, Stopped, is_better
 from tasks.train.run import train_draft, without_gain
+from tasks.train.selection import Selection
 from tasks.train.settings import TrainSettings
 from tests.unit.tasks.train.conftest import TinyWorld
 
@@ -77,6 +78,34 @@ def test_interrupted_and_resumed_run_equals_an_uninterrupted_one(
     assert (first.files, first.step, first.steps) == (second.files, second.step, second.steps)
     measured = [[row["eal"] for row in lines(folder, "held_out")] for folder in (whole, parts)]
     assert measured[0] == measured[1]
+
+
+class Gone(BaseException):
+    """The end of a process in the middle of something."""
+
+
+def test_measurement_that_no_checkpoint_knows_of_is_made_again_once(
+    world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the row of a measurement and the checkpoint behind it."""
+    settings = world.settings(tmp_path, epochs=2, checkpoint_every_s=1e-3)
+    measure = Selection.evaluate
+
+    def measure_and_go(self: Selection, place: Position) -> None:
+        self._team.saver.wait()
+        measure(self, place)
+        if place.step > 0:
+            raise Gone
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Selection, "evaluate", measure_and_go)
+        with pytest.raises(Gone):
+            train_draft(settings, quiet, never)
+    steps = [row["step"] for row in lines(tmp_path, "held_out")]
+    assert steps[-1] in Checkpoints(tmp_path, keep=2).steps(), "a checkpoint from before the measurement"
+    train_draft(settings, quiet, never)
+    after = [row["step"] for row in lines(tmp_path, "held_out")]
+    assert after == sorted(set(after)) and after[: len(steps)] == steps
 
 
 def test_other_configuration_is_refused_and_an_end_is_kept(
