@@ -90,7 +90,8 @@ class DistributionCheck(BaseModel):
     differs: bool
     level: float
     detectable: float | None
-    """Smallest share of wrong samples that this test finds four times in five; None if it finds none."""
+    """Smallest share of wrong samples that this test finds four times in five; None if it finds none, or if
+    a difference was found, so that power is no question."""
 
 
 class ArmDetail(BaseModel):
