@@ -81,7 +81,7 @@ def conditions_of(
         target=target,
         dtype=live.dtype,
         method=how.method,
-        draft=sha256_text(canonical(dict(arm.draft.files))) if arm.draft else "",
+        draft=_draft_digest(arm),
         num_speculative_tokens=tokens if isinstance(tokens, int) else None,
         # vLLM's own defaults where an arm's config does not say.
         draft_sample_method=str(config.get("draft_sample_method", "greedy")) if drafts else "",
@@ -95,6 +95,14 @@ def conditions_of(
         toolkit_channel=machine.toolkit_channel,
         hardware=machine.hardware,
     )
+
+
+def _draft_digest(arm: PlannedArm) -> str:
+    """Digest of the draft's files, or of the name of a model that the arm's own config brings."""
+    if arm.draft is not None:
+        return sha256_text(canonical(dict(arm.draft.files)))
+    model = (arm.speculation.config or {}).get("model")
+    return sha256_text(str(model)) if model else ""
 
 
 def prompts_digest(prompts: Sequence[LivePrompt]) -> str:

@@ -24,6 +24,8 @@ class DomainOutcome(BaseModel):
     """`no drafts observed`: answers came, and nothing was drafted. Never shown as an acceptance of 1 or 0."""
     reason: str = ""
     """Why it is invalid."""
+    restarted_before: bool = False
+    """The server had restarted since the domain before; it was warmed up again."""
     measured_again: bool = False
     """The server had restarted while it was measured the first time."""
 
@@ -140,6 +142,11 @@ class ArmsDetail(BaseModel):
     order: tuple[str, ...]
     starts: int
     """Engine starts of this evaluation."""
+    requests: dict[str, dict[str, int]] = {}
+    """By arm and domain. Stands here once more, since numbers in mappings go to the tracker."""
+    failures: dict[str, dict[str, int]] = {}
+    tau: dict[str, float | None] = {}
+    """Macro acceptance length by arm; None where nothing was drafted, or the arm is invalid."""
     empty_domains: tuple[str, ...] = ()
     """Domains without a prompt."""
     notes: tuple[str, ...] = ()

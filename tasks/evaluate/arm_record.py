@@ -50,6 +50,10 @@ class DomainCounts(BaseModel):
     invalid: str = ""
     requests: int = 0
     failed: int = 0
+    restarted: bool = False
+    """The server restarted while this was measured."""
+    restarted_before: bool = False
+    """It had restarted since the domain before."""
     measured_again: bool = False
     """The server restarted while it was measured the first time."""
 

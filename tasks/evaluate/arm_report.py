@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from profiles.evaluation import AGAIN, PLAIN
 from profiles.schema import Profile
 from tasks.evaluate.arm_counts import by_request, disagreements, spread
-from tasks.evaluate.arm_models import ArmDetail, ArmsDetail, DistributionCheck, DomainOutcome, Verdict
+from tasks.evaluate.arm_models import (
+    ArmDetail,
+    ArmsDetail,
+    DistributionCheck,
+    DomainOutcome,
+    Outcome,
+    Verdict,
+)
 from tasks.evaluate.arm_record import ArmRecord, DomainCounts
 from tasks.evaluate.arm_series import MeasuredArms
 from tasks.evaluate.assemble import live_measurement, replay_measurement
@@ -50,9 +58,16 @@ def arms_detail(basis: Basis, found: MeasuredArms, domains: Iterable[str]) -> Ar
         arms=arms,
         order=tuple(name for name in names if name in found.records),
         starts=sum(arm.starts for arm in arms),
+        requests={arm.name: _of_domains(arm, "requests") for arm in arms if arm.domains},
+        failures={arm.name: _of_domains(arm, "failed") for arm in arms if arm.domains},
+        tau={arm.name: arm.acceptance.macro.value for arm in arms if arm.acceptance is not None},
         empty_domains=tuple(name for name in domains if name not in asked),
         notes=tuple(note for arm in arms for note in _notes(arm, found.records.get(arm.name), basis)),
     )
+
+
+def _of_domains(arm: ArmDetail, count: Literal["requests", "failed"]) -> dict[str, int]:
+    return {name: int(getattr(domain, count)) for name, domain in arm.domains.items()}
 
 
 def noise_of(basis: Basis, found: MeasuredArms) -> Noise:
@@ -82,6 +97,19 @@ def verdict_of(basis: Basis, found: MeasuredArms, record: ArmRecord) -> Verdict:
     return judged.model_copy(update={"lossless": None, "reason": f"not comparable: {'; '.join(apart)}"})
 
 
+def failures_judged(record: ArmRecord, max_failed: float) -> ArmRecord:
+    """The record with every domain above the failure limit marked invalid; the others still count."""
+    domains = {name: _judged(counts, max_failed) for name, counts in record.domains.items()}
+    return record.model_copy(update={"domains": domains})
+
+
+def _judged(counts: DomainCounts, max_failed: float) -> DomainCounts:
+    if counts.invalid or counts.failed <= max_failed * counts.requests:
+        return counts
+    reason = f"{counts.failed} of {counts.requests} requests failed, the limit is {max_failed:.0%}"
+    return counts.model_copy(update={"invalid": reason})
+
+
 def share_failed(record: ArmRecord) -> float:
     return record.failed / len(record.answers) if record.answers else 0.0
 
@@ -99,6 +127,7 @@ def _arm(basis: Basis, found: MeasuredArms, name: str) -> ArmDetail:
             reason=failed or planned.unavailable,
             starts=starts,
         )
+    record = failures_judged(record, basis.max_failed)
     invalid = ""
     if share_failed(record) > basis.max_failed:
         invalid = (
@@ -121,7 +150,7 @@ def _arm(basis: Basis, found: MeasuredArms, name: str) -> ArmDetail:
         seconds=round(record.seconds, 3),
         repetitions=1 + len(record.further),
         unsteady=tuple(dict.fromkeys(one for again in record.further for one in again.unsteady)),
-        domains=outcomes(record, basis.max_failed),
+        domains=outcomes(record),
         acceptance=_acceptance(basis, record, not invalid) if record.speculates else None,
         per_step=replay_measurement(steps, basis.how) if steps is not None else None,
         spread=None if invalid else spread(record),
@@ -132,28 +161,25 @@ def _arm(basis: Basis, found: MeasuredArms, name: str) -> ArmDetail:
     )
 
 
-def outcomes(record: ArmRecord, max_failed: float) -> dict[str, DomainOutcome]:
-    """How each domain went. One above the failure limit is invalid; the others still count."""
-    drafts = record.speculates
-    return {name: _outcome(counts, drafts, max_failed) for name, counts in record.domains.items()}
+def outcomes(record: ArmRecord) -> dict[str, DomainOutcome]:
+    """How each domain went."""
+    return {name: _outcome(counts, record.speculates) for name, counts in record.domains.items()}
 
 
-def _outcome(counts: DomainCounts, drafts: bool, max_failed: float) -> DomainOutcome:
-    reason = counts.invalid
-    if not reason and counts.failed > max_failed * counts.requests:
-        reason = f"{counts.failed} of {counts.requests} requests failed, the limit is {max_failed:.0%}"
-    silent = drafts and not counts.rounds
+def _outcome(counts: DomainCounts, drafts: bool) -> DomainOutcome:
+    outcome: Outcome = "measured"
+    if counts.invalid:
+        outcome = "invalid"
+    elif not counts.requests:
+        outcome = "empty"
+    elif drafts and not counts.rounds:
+        outcome = "no drafts observed"
     return DomainOutcome(
         requests=counts.requests,
         failed=counts.failed,
-        outcome="invalid"
-        if reason
-        else "empty"
-        if not counts.requests
-        else "no drafts observed"
-        if silent
-        else "measured",
-        reason=reason,
+        outcome=outcome,
+        reason=counts.invalid,
+        restarted_before=counts.restarted_before,
         measured_again=counts.measured_again,
     )
 
@@ -185,6 +211,9 @@ def _notes(arm: ArmDetail, record: ArmRecord | None, basis: Basis) -> list[str]:
     notes += [f"arm {arm.name}, {text}" for text in disagreements(record, basis.domain_of)]
     if arm.conditions is not None and arm.conditions.rejection_sample_method == "synthetic":
         notes.append(f"arm {arm.name}: accepts tokens without verifying them; its figures mean nothing")
+    again = [name for name, one in arm.domains.items() if one.measured_again or one.restarted_before]
+    if again:
+        notes.append(f"arm {arm.name}: the server restarted at {_some(again)}")
     notes += drift_notes(arm)
     if arm.unsteady:
         notes.append(f"arm {arm.name}: later repetitions answered {_some(arm.unsteady)} differently")

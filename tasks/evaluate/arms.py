@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,8 +63,8 @@ class ArmsWork:
     def client(self, arm: ArmEndpoint) -> ArmClient:
         return ArmClient(arm.url, arm.served_name, arm.api_key, self.profile.evaluate.live.max_new_tokens)
 
-    def serve(self, arm: PlannedArm) -> Any:
-        """A `with` block in which the arm's server runs; gives an `ArmEndpoint`."""
+    def serve(self, arm: PlannedArm) -> AbstractContextManager[ArmEndpoint]:
+        """A `with` block in which the arm's server runs."""
         return serve_arm(
             self.profile,
             self.run,

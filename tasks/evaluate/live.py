@@ -156,7 +156,10 @@ async def measure_domains(
     stall_s: float,
     answered: Callable[[Answer], None],
 ) -> tuple[dict[str, Answer], dict[str, DomainCounts]]:
-    """Measure domain after domain. One in which the server restarted is measured once more, then invalid."""
+    """Measure domain after domain. One in which the server restarted is measured once more, then invalid.
+
+    A server that restarted is warmed up again.
+    """
     answers: dict[str, Answer] = {}
     counts: dict[str, DomainCounts] = {}
     limit = asyncio.Semaphore(concurrency)
@@ -167,19 +170,26 @@ async def measure_domains(
         answers[prompt.prompt_id] = answer
         answered(answer)
 
-    async def domain(name: str, again: bool) -> bool:
+    async def domain(name: str, last: Scrape | None, again: bool) -> Scrape:
         prompts = domains[name]
         before = await client.scrape()
+        restarted = last is not None and bool(delta(last, before).invalid)
+        if restarted or again:
+            before = await warm_up(client, prompts[0])
         await watched(client, [one(prompt) for prompt in prompts], stall_s)
         given = [answers[prompt.prompt_id] for prompt in prompts]
         tokens = sum(len(answer.token_ids) for answer in given)
-        change = delta(before, await settled(client, before, tokens, min(stall_s, RESTART_S)))
-        counts[name] = _domain_counts(change, given, tokens, again)
-        return bool(change.invalid)
+        after = await settled(client, before, tokens, min(stall_s, RESTART_S))
+        counts[name] = _domain_counts(delta(before, after), given, tokens).model_copy(
+            update={"measured_again": again, "restarted_before": restarted and not again}
+        )
+        return after
 
+    last: Scrape | None = None
     for name in domains:
-        if await domain(name, again=False):
-            await domain(name, again=True)
+        last = await domain(name, last, again=False)
+        if counts[name].restarted:
+            last = await domain(name, None, again=True)
     return answers, counts
 
 
@@ -243,8 +253,8 @@ async def settled(client: ArmClient, before: Scrape, expected: int, patience_s: 
         await asyncio.sleep(0.02)
 
 
-def _domain_counts(change: SpecDelta, given: Sequence[Answer], answered: int, again: bool) -> DomainCounts:
-    invalid = change.invalid
+def _domain_counts(change: SpecDelta, given: Sequence[Answer], answered: int) -> DomainCounts:
+    invalid, restarted = change.invalid, bool(change.invalid)
     if not invalid and change.generated > answered:
         invalid = (
             f"the server generated {change.generated} tokens and {answered} were ours: "
@@ -260,7 +270,7 @@ def _domain_counts(change: SpecDelta, given: Sequence[Answer], answered: int, ag
         invalid=invalid,
         requests=len(given),
         failed=sum(bool(answer.error) for answer in given),
-        measured_again=again,
+        restarted=restarted,
     )
 
 

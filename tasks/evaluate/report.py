@@ -16,6 +16,7 @@ from tasks.evaluate.arm_report import (
     arms_detail,
     comparisons_of,
     difference_notes,
+    failures_judged,
     share_failed,
     verdict_of,
 )
@@ -59,6 +60,7 @@ def build_report(
         arms: All arms; without it there are only these two, and no difference was asked about.
     """
     settings = profile.evaluate
+    draft = failures_judged(draft, settings.live.max_failed)
     how = Bootstrap(settings.bootstrap_samples, settings.confidence, settings.seed)
     replayed = by_domain(rows, settings.replay_max_new_tokens)
     said = [
@@ -73,15 +75,11 @@ def build_report(
     basis = Basis(profile, {row.prompt_id: row.domain for row in rows}, how)
     judged = verdict_of(basis, found, draft)
     said += _verdict_notes(judged)
-    asked = {
-        name: sum(row.domain == name and row.prompt_id in draft.answers for row in rows)
-        for name in draft.domains
-    }
     old = by_domain(incumbent_rows, settings.replay_max_new_tokens) if incumbent_rows is not None else None
     gain = paired_macro_difference(replayed, old, how) if old is not None else None
     return EvaluationReport(
         replay=replay_measurement(replayed, how),
-        live=live_measurement(draft, asked, usable, by_request(draft, basis.domain_of), how),
+        live=live_measurement(draft, _asked(draft, rows), usable, by_request(draft, basis.domain_of), how),
         common_replay_pooled=agreed.replay_pooled,
         live_gap=agreed.gap,
         common_prompts=agreed.common,
@@ -99,6 +97,13 @@ def build_report(
         notes=tuple(said),
         arms_detail=arms_detail(_asked_only(basis, plain), arms, DOMAINS) if arms is not None else None,
     )
+
+
+def _asked(arm: ArmRecord, rows: Sequence[ReplayRow]) -> dict[str, int]:
+    """Prompts that the arm was asked, by domain."""
+    return {
+        name: sum(row.domain == name and row.prompt_id in arm.answers for row in rows) for name in arm.domains
+    }
 
 
 def _two_arms(plain: ArmRecord, draft: ArmRecord) -> MeasuredArms:

@@ -11,6 +11,7 @@ from profiles.evaluation import KNOWN_ARMS
 from tasks.errors import ServiceError
 from tasks.evaluate.arm_plan import DraftFolder
 from tasks.evaluate.arms import ArmsWork
+from tasks.execute import numbers
 
 ONE_TOKEN = {"max_new_tokens": 1}
 
@@ -86,6 +87,9 @@ def test_failures_are_counted_by_domain_and_make_the_arm_invalid(tmp_path: Path)
     assert all(one.requests == 8 for one in arm.domains.values())
     assert {one.outcome for one in arm.domains.values()} == {"invalid"}
     assert arm.acceptance is not None and arm.acceptance.macro.value is None
+    tracked = numbers(detail.model_dump(mode="json"))
+    assert tracked["requests/draft/qa"] == 8 and tracked["failures/draft/qa"] == arm.domains["qa"].failed
+    assert "tau/draft" not in tracked and tracked["failures/plain/qa"] == 0
     plain = detail.named("plain")
     assert plain is not None and plain.status == "measured"
 

@@ -33,6 +33,8 @@ class Speculating(ThreadingHTTPServer):
         self.lock, self.ended = threading.Lock(), threading.Event()
         self.bodies: list[dict[str, Any]] = []
         self.says = True
+        self.resets_after = 0
+        """Counters fall to zero once, when they have been read after so many answers."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up is expected here."""
@@ -51,6 +53,8 @@ class Speculating(ThreadingHTTPServer):
             position = f'{label},position="0"'
             lines.append(f"vllm:spec_decode_num_accepted_tokens_per_pos_total{{{position}}} {float(rounds)}")
         lines.append(f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {float(self.tokens)}')
+        if self.resets_after and len(self.bodies) == self.resets_after:
+            self.rounds, self.tokens, self.resets_after = [0, 0], 0, 0
         return "\n".join(lines) + "\n"
 
 
@@ -174,6 +178,15 @@ def test_a_domain_in_which_the_server_restarts_twice_is_invalid_alone(server: Sp
     _, counts, _ = ask(server, prompts(10) + prompts(RESTARTS, domain="b") + prompts(12, domain="c"))
     assert "restarted" in counts["b"].invalid and counts["b"].measured_again
     assert not counts["a"].invalid and not counts["c"].invalid
+
+
+def test_a_restart_between_two_domains_is_noticed_and_pollutes_none(server: Speculating) -> None:
+    server.resets_after = 3  # the warm-up, a and b
+    _, counts, _ = ask(server, prompts(10) + prompts(11, domain="b") + prompts(12, domain="c"))
+    assert [one.restarted_before for one in counts.values()] == [False, False, True]
+    assert [one.rounds for one in counts.values()] == [5, 5, 5]
+    assert not any(one.invalid for one in counts.values())
+    assert len(server.bodies) == 5  # warmed up again
 
 
 def test_a_server_that_makes_no_token_is_given_up(server: Speculating) -> None:

@@ -149,6 +149,19 @@ def test_failures_within_the_limit_leave_the_other_domains() -> None:
     assert done.left_out == ("a1",) and done.common_prompts == 2
 
 
+def test_a_domain_above_the_failure_limit_is_invalid_and_the_others_count() -> None:
+    draft = arm("draft")
+    broken = draft.domains["a"].model_copy(update={"requests": 2, "failed": 2})
+    done = report(
+        arm("plain", speculates=False),
+        draft.model_copy(update={"domains": {**draft.domains, "a": broken}}),
+        max_failed=0.5,
+    )
+    assert done.live.domains["a"].value is None and done.live.domains["b"].value is not None
+    assert not done.live_valid
+    assert "live a: 2 of 2 requests failed, the limit is 50%" in done.notes
+
+
 def test_no_drafts_is_its_own_outcome() -> None:
     done = report(arm("plain", speculates=False), arm("draft", speculates=False))
     assert done.live.pooled.value is None and done.live.macro.value is None
