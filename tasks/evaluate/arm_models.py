@@ -109,7 +109,7 @@ class ArmDetail(BaseModel):
     conditions: Conditions | None = None
     argv: tuple[str, ...] = ()
     starts: int = 0
-    """Engine starts that this arm cost; an arm measured in another's start costs none."""
+    """Engine starts that this record cost; an arm measured in another's start costs none."""
     reused: bool = False
     """An earlier attempt of this run measured it."""
     requests: int = 0
@@ -141,7 +141,7 @@ class ArmsDetail(BaseModel):
     arms: tuple[ArmDetail, ...]
     order: tuple[str, ...]
     starts: int
-    """Engine starts of this evaluation."""
+    """Engine starts that all of this cost, those of reused records included."""
     requests: dict[str, dict[str, int]] = {}
     """By arm and domain. Stands here once more, since numbers in mappings go to the tracker."""
     failures: dict[str, dict[str, int]] = {}

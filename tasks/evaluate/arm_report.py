@@ -116,7 +116,8 @@ def share_failed(record: ArmRecord) -> float:
 
 def _arm(basis: Basis, found: MeasuredArms, name: str) -> ArmDetail:
     planned, record = found.planned(name), found.records.get(name)
-    starts = found.starts.get(name, 0)
+    earlier = record.starts if record is not None and name in found.reused else 0
+    starts = earlier + found.starts.get(name, 0)
     required = planned.required and name != AGAIN
     if record is None:
         failed = found.failures.get(name, "")

@@ -72,14 +72,14 @@ class ThreadedWork(ArmsWork):
             server.shutdown()
 
 
-def small_profile(live: Mapping[str, Any] | None = None, **evaluate: Any) -> Profile:
+def small_profile(live: Mapping[str, Any] | None = None, stall_s: float = 60.0) -> Profile:
     """The laptop's profile with short answers; the target alone and the draft, unless more is asked for."""
     settings = {"arms": ["plain", "draft"], "max_new_tokens": 12, "concurrency": 4, **(live or {})}
     return load_profile(
         "laptop",
         {
-            "evaluate": {"live": settings, "bootstrap_samples": 200, **evaluate},
-            "serve": {"progress_timeout_s": 1.0},
+            "evaluate": {"live": settings, "bootstrap_samples": 200},
+            "serve": {"progress_timeout_s": stall_s},
         },
     ).profile
 

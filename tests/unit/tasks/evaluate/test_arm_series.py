@@ -180,12 +180,12 @@ def test_what_was_measured_is_reused_and_only_the_rest_is_asked(tmp_path: Path) 
     work = threaded(tmp_path, profile, draft=("ties", 0))
     _, first = measure(work)
     again, second = measure(work)
-    assert work.served == ["draft", "plain"] and second.starts == 0
+    assert work.served == ["draft", "plain"] and second.starts == first.starts == 2
     assert again.reused == {"draft", "plain", "plain-again"}
     assert [arm.verdict for arm in second.arms] == [arm.verdict for arm in first.arms]
     (work.folder / "rulings.json").write_text("{half")
     _, third = measure(work)
-    assert work.served[2:] == ["plain"] and third.starts == 1
+    assert work.served[2:] == ["plain"] and third.starts == 3
     assert [arm.verdict for arm in third.arms] == [arm.verdict for arm in first.arms]
 
 
@@ -211,7 +211,7 @@ def processes(work: ArmsWork, **faults: tuple[str, int]) -> tuple[ArmsWork, Fake
     ("fault", "said"), [("dies", "ended with exit status 3"), ("hangs", "made no token")]
 )
 def test_an_optional_engine_that_fails_costs_its_arm(tmp_path: Path, fault: str, said: str) -> None:
-    profile = small_profile({"arms": ["plain", "draft", "ngram"]})
+    profile = small_profile({"arms": ["plain", "draft", "ngram"]}, stall_s=1.0)
     work, engines = processes(threaded(tmp_path, profile, per_domain=2), ngram=(fault, 5))
     _, detail = measure(work)
     ngram, plain = detail.named("ngram"), detail.named("plain")
