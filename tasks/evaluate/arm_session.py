@@ -142,7 +142,7 @@ async def _drift_set(
     await watched(client, [one(prompt) for prompt in prompts], stall_s)
     seconds = time.monotonic() - began
     tokens = [given[prompt.prompt_id].token_ids for prompt in prompts]
-    await settled(client, before, sum(map(len, tokens)), stall_s)
+    await settled(client, before, sum(map(len, tokens)), client.restart_s)
     failed = not prompts or any(answer.error for answer in given.values())
     return None if failed else (seconds, tokens)
 

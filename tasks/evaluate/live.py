@@ -49,6 +49,8 @@ class ArmClient:
         api_key: Key of the server, or None.
         max_new_tokens: Longest answer.
         logprobs: Ask for the most likely tokens of each step.
+        restart_s: How long a server that is gone is waited for: one that others start may come back, as
+            `RESTART_S` allows; one that was started here does not.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class ArmClient:
         api_key: str | None,
         max_new_tokens: int,
         logprobs: bool = False,
+        restart_s: float = 0.0,
     ):
+        self.restart_s = restart_s
         self.url = url.rstrip("/")
         self.body: dict[str, Any] = {
             "model": served_name,
@@ -179,7 +183,7 @@ async def measure_domains(
         await watched(client, [one(prompt) for prompt in prompts], stall_s)
         given = [answers[prompt.prompt_id] for prompt in prompts]
         tokens = sum(len(answer.token_ids) for answer in given)
-        after = await settled(client, before, tokens, min(stall_s, RESTART_S))
+        after = await settled(client, before, tokens, client.restart_s)
         counts[name] = _domain_counts(delta(before, after), given, tokens).model_copy(
             update={"measured_again": again, "restarted_before": restarted and not again}
         )
