@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from profiles.part import Count, Dtype, Fraction, Part, Positive
+
+PLAIN, AGAIN, DRAFT, INCUMBENT = "plain", "plain-again", "draft", "incumbent"
+NGRAM, SUFFIX, MTP = "ngram", "suffix", "mtp"
+KNOWN_ARMS = (PLAIN, AGAIN, DRAFT, INCUMBENT, NGRAM, SUFFIX, MTP)
+_ARM_NAME = re.compile(r"^[a-z0-9][a-z0-9-]{0,31}$")
+
+
+class OwnArm(Part):
+    """An arm of your own: any speculative method that the engine knows."""
+
+    speculative_config: Annotated[dict[str, Any], Field(min_length=1)]
+    """vLLM's `--speculative-config`. `{draft}` and `{incumbent}` stand for the folders of these drafts."""
+    runner: Literal["v1", "v2"] | None = None
+    """vLLM's model runner; unset takes the one of the other arms, or v1 where the method needs it."""
+
+
+class Sampled(Part):
+    """At a temperature above 0: are the answers with a draft distributed as those without?"""
+
+    temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """Temperature of the samples."""
+    prompts: Positive = 8
+    """Prompts that are sampled; the first of each domain in turn."""
+    samples: Annotated[int, Field(ge=8)] = 64
+    """Samples of each prompt on each arm."""
+    tokens: Positive = 3
+    """Tokens of each sample."""
+    permutations: Annotated[int, Field(ge=199)] = 999
+    """Random divisions that the p-value counts."""
+    level: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
+    """A smaller p-value says that the distributions differ."""
 
 
 class Live(Part):
@@ -29,7 +61,37 @@ class Live(Part):
     triton_interpreter: bool = False
     """Run the DSpark kernels in Triton's interpreter, which needs no GPU. Speed then means nothing."""
     max_failed: Fraction = 0.0
-    """Share of requests that may fail before the measurement is invalid."""
+    """Share of requests that may fail before an arm's measurement is invalid."""
+    arms: tuple[str, ...] = KNOWN_ARMS
+    """Server configurations to measure, one start each. Those that this target, this engine or this run
+    cannot offer are left out, and the report says why; `plain` and `draft` are always measured."""
+    own_arms: dict[str, OwnArm] = {}
+    """Further arms by name (lower-case letters, digits, hyphens)."""
+    again_per_domain: Count | None = None
+    """Prompts of each domain that the server without a draft answers twice: the noise floor of the
+    lossless verdict. Unset repeats all of them."""
+    tie_steps: Positive = 1
+    """Steps of the logit's type by which two tokens may differ and still count as equally likely."""
+    repetitions: Positive = 1
+    """How often each arm answers all prompts within its one start; the order of the domains rotates."""
+    sampled: Sampled | None = None
+    """Compare distributions at a temperature above 0 too."""
+
+    @model_validator(mode="after")
+    def _known_arms(self) -> Self:
+        unknown = [name for name in self.arms if name not in KNOWN_ARMS]
+        if unknown:
+            raise ValueError(
+                f"no arm is called {', '.join(unknown)}; known: {', '.join(KNOWN_ARMS)}; "
+                "describe an arm of your own in own_arms"
+            )
+        wrong = [name for name in self.own_arms if name in KNOWN_ARMS or not _ARM_NAME.match(name)]
+        if wrong:
+            raise ValueError(
+                f"an arm cannot be called {', '.join(wrong)}: use lower-case letters, digits and hyphens, "
+                f"and none of {', '.join(KNOWN_ARMS)}"
+            )
+        return self
 
 
 class Evaluate(Part):

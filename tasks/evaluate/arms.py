@@ -3,23 +3,82 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from profiles.evaluation import DRAFT, PLAIN
 from profiles.schema import Profile
-from tasks.evaluate.live import Answer, ArmClient, ArmRecord, LivePrompt, ask_domains
+from tasks.evaluate.arm_conditions import Machine, conditions_of
+from tasks.evaluate.arm_plan import PlannedArm
+from tasks.evaluate.arm_record import ArmRecord
+from tasks.evaluate.arm_session import Wishes, by_domain, hold_session
+from tasks.evaluate.live import Answer, ArmClient, LivePrompt
 from tasks.processes.launcher import Launcher
 from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
-from tasks.serve.arms import ArmEndpoint, serve_arm
+from tasks.serve.arms import ArmEndpoint, Speculation, serve_arm
 from tasks.stage import canonical, sha256_text, write_atomic
 
-PLAIN = "plain"
-DRAFT = "draft"
+__all__ = [
+    "DRAFT",
+    "PLAIN",
+    "ArmsWork",
+    "arm_fingerprint",
+    "by_domain",
+    "measure_arm",
+    "measured",
+    "stored_arm",
+    "work_of",
+]
+
+Found = TypeVar("Found")
+_SAYS_NOTHING_OF_ONE_ARM = {"arms", "own_arms", "again_per_domain", "tie_steps", "max_failed"}
+
+
+@dataclass(frozen=True)
+class ArmsWork:
+    """Where the arms of an evaluation are measured, with what and about what; shared by its steps."""
+
+    profile: Profile
+    run: RunFolder
+    folder: Path
+    """Folder of arm records."""
+    prompts: Sequence[LivePrompt]
+    target_dir: Path
+    target_digest: str
+    launcher: Launcher
+    progress: Progress
+    machine: Machine
+
+    def fingerprint(self, arm: PlannedArm) -> str:
+        files = arm.draft.files if arm.draft else {}
+        return arm_fingerprint(self.profile, self.target_digest, files, self.prompts, arm.speculation)
+
+    def client(self, arm: ArmEndpoint) -> ArmClient:
+        return ArmClient(arm.url, arm.served_name, arm.api_key, self.profile.evaluate.live.max_new_tokens)
+
+    def serve(self, arm: PlannedArm) -> AbstractContextManager[ArmEndpoint]:
+        """A `with` block in which the arm's server runs."""
+        return serve_arm(
+            self.profile,
+            self.run,
+            self.launcher,
+            name=f"arm-{arm.name}",
+            target_dir=self.target_dir,
+            speculation=arm.speculation,
+            progress=self.progress,
+        )
+
+    def store(self, record: ArmRecord) -> ArmRecord:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(self.folder / f"{record.name}.json", record.model_dump_json(indent=1))
+        return record
 
 
 def arm_fingerprint(
@@ -27,15 +86,21 @@ def arm_fingerprint(
     target_digest: str,
     draft_files: Mapping[str, str],
     prompts: Sequence[LivePrompt],
+    speculation: Speculation | None = None,
 ) -> str:
-    """What an arm's answers depend on: settings, target, draft (empty for the plain arm), prompts."""
+    """What an arm's answers depend on: settings, target, draft (empty for the plain arm), prompts, method."""
+    live = profile.evaluate.live.model_dump(mode="json", exclude=_SAYS_NOTHING_OF_ONE_ARM)
+    config = dict((speculation.config if speculation else None) or {})
+    config.pop("model", None)  # a folder's name; its files are in the fingerprint
     parts: dict[str, Any] = {
-        "live": profile.evaluate.live.model_dump(mode="json"),
+        "live": live,
         "block_size": profile.train.draft.block_size,
         "max_model_len": profile.target.max_model_len,
         "target": target_digest,
         "draft": dict(draft_files),
         "prompts": [prompt.model_dump(mode="json") for prompt in prompts],
+        "speculative": config,
+        "runner": speculation.runner if speculation else "",
     }
     return sha256_text(canonical(parts))
 
@@ -49,84 +114,65 @@ def stored_arm(folder: Path, name: str, fingerprint: str) -> ArmRecord | None:
     return record if record.fingerprint == fingerprint else None
 
 
-def measure_arm(
-    profile: Profile,
-    run: RunFolder,
-    folder: Path,
-    name: str,
-    *,
-    prompts: Sequence[LivePrompt],
-    fingerprint: str,
-    target_dir: Path,
-    draft_dir: Path | None,
-    launcher: Launcher,
-    progress: Progress,
-) -> ArmRecord:
-    """Measure one arm, or hand back what an earlier attempt stored in `folder`.
-
-    Args:
-        folder: Folder of arm records; the record is written at once when the arm is done.
-        draft_dir: The draft to serve with, or None for the plain arm.
+def measure_arm(work: ArmsWork, arm: PlannedArm) -> ArmRecord:
+    """Start the arm's server once, ask everything, and store the record at once.
 
     Raises:
-        ServiceError: The server did not start, or died.
+        ServiceError: The server did not start, died, or made no token for too long.
     """
-    stored = stored_arm(folder, name, fingerprint)
-    if stored is not None:
-        return stored
-    with serve_arm(
-        profile,
-        run,
-        launcher,
-        name=f"arm-{name}",
-        target_dir=target_dir,
-        draft_dir=draft_dir,
-        progress=progress,
-    ) as arm:
-        record = _ask(profile, arm, name, prompts, fingerprint, progress)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomic(folder / f"{name}.json", record.model_dump_json(indent=1))
-    return record
+    with work.serve(arm) as endpoint:
+        return work.store(measured(work, arm, endpoint))
 
 
-def _ask(
-    profile: Profile,
-    arm: ArmEndpoint,
-    name: str,
-    prompts: Sequence[LivePrompt],
-    fingerprint: str,
-    progress: Progress,
-) -> ArmRecord:
-    """Send all prompts to an arm that serves, and gather what it answered and counted."""
-    live = profile.evaluate.live
+def measured(work: ArmsWork, arm: PlannedArm, endpoint: ArmEndpoint) -> ArmRecord:
+    """What an arm that serves answered and counted."""
+    live = work.profile.evaluate.live
+    wishes = Wishes(
+        prompts=work.prompts,
+        concurrency=live.concurrency,
+        stall_s=work.profile.serve.progress_timeout_s,
+        repetitions=live.repetitions,
+        sampled=live.sampled,
+        seed=_seed(work.profile.evaluate.seed, arm.name),
+    )
     done: list[Answer] = []
 
     def answered(answer: Answer) -> None:
         done.append(answer)
-        progress.update(done=len(done), total=len(prompts), unit="answers", note=f"arm {name}")
+        total = max(len(work.prompts) * live.repetitions, len(done))
+        work.progress.update(done=len(done), total=total, unit="answers", note=f"arm {arm.name}")
 
-    exact = live.dtype == "float32"
-    client = ArmClient(arm.url, arm.served_name, arm.api_key, live.max_new_tokens, logprobs=not exact)
-    limit_s = profile.serve.progress_timeout_s
-    started = time.monotonic()
-    answers, counts, speculates = asyncio.run(
-        ask_domains(client, by_domain(prompts), live.concurrency, limit_s, answered)
-    )
+    client = work.client(endpoint)
+    session = asyncio.run(work_of(client, hold_session(client, wishes, answered)))
     return ArmRecord(
-        name=name,
-        fingerprint=fingerprint,
-        argv=tuple(arm.argv),
-        engine=arm.engine,
-        answers={prompt.prompt_id: answers[prompt.prompt_id] for prompt in prompts},
-        domains=counts,
-        speculates=speculates,
-        seconds=time.monotonic() - started,
+        name=arm.name,
+        fingerprint=work.fingerprint(arm),
+        argv=tuple(endpoint.argv),
+        engine=endpoint.engine,
+        answers=session.answers,
+        domains=session.domains,
+        speculates=session.speculates,
+        seconds=session.seconds,
+        conditions=conditions_of(
+            work.profile,
+            arm,
+            target=work.target_digest,
+            prompts=work.prompts,
+            engine=endpoint.engine,
+            machine=work.machine,
+        ),
+        further=tuple(session.further),
+        drift=session.drift,
+        sampled=session.sampled,
     )
 
 
-def by_domain(prompts: Sequence[LivePrompt]) -> dict[str, list[LivePrompt]]:
-    """Prompts by domain, in order of first appearance."""
-    domains: dict[str, list[LivePrompt]] = {}
-    for prompt in prompts:
-        domains.setdefault(prompt.domain, []).append(prompt)
-    return domains
+async def work_of(client: ArmClient, work: Coroutine[Any, Any, Found]) -> Found:
+    """Do the work, then close the client's connections."""
+    async with client.client:
+        return await work
+
+
+def _seed(base: int, name: str) -> int:
+    """Every arm samples with random numbers of its own: a two-sample test needs independent samples."""
+    return int.from_bytes(hashlib.sha256(f"{base}/{name}".encode()).digest()[:4], "big") >> 1

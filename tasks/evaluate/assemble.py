@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.evaluate.live import ArmRecord, DomainCounts
-from tasks.evaluate.models import Measurement, TauEstimate
+from tasks.evaluate.arm_counts import ByDomain, by_prompt
+from tasks.evaluate.arm_record import ArmRecord, DomainCounts
+from tasks.evaluate.measured import Measurement, TauEstimate
 from tasks.measure.acceptance import PromptCounts, macro, pool, position_rates, tau
 from tasks.measure.intervals import (
     Bootstrap,
@@ -76,14 +77,22 @@ def _estimate(interval: Interval, counts: Sequence[PromptCounts]) -> TauEstimate
     )
 
 
-def live_measurement(arm: ArmRecord, prompts: Mapping[str, int], usable: bool) -> Measurement:
+def live_measurement(
+    arm: ArmRecord,
+    prompts: Mapping[str, int],
+    usable: bool,
+    requests: ByDomain | None = None,
+    how: Bootstrap | None = None,
+) -> Measurement:
     """What the counters say; values are None where the measurement is invalid.
 
-    Counters are sums over prompts, so there is no interval.
+    Counters are sums over prompts, so intervals need what single responses say.
 
     Args:
         prompts: Prompts asked, by domain.
         usable: False empties every value (too many requests failed).
+        requests: Counts of each prompt by domain, where the server says them.
+        how: How intervals are made of them.
     """
     valid = {name: counts for name, counts in arm.domains.items() if usable and not counts.invalid}
     domains = {name: _live_estimate(valid.get(name), prompts.get(name, 0)) for name in arm.domains}
@@ -95,8 +104,25 @@ def live_measurement(arm: ArmRecord, prompts: Mapping[str, int], usable: bool) -
         accepted=whole.accepted,
         per_position=position_rates(whole.rounds, whole.per_position),
     )
-    mean = macro(one.value for one in domains.values())
-    return Measurement(domains=domains, macro=pooled.model_copy(update={"value": mean}), pooled=pooled)
+    mean = pooled.model_copy(update={"value": macro(one.value for one in domains.values())})
+    if requests is None or how is None:
+        return Measurement(domains=domains, macro=mean, pooled=pooled)
+    known = {name: counts for name, counts in requests.items() if name in valid}
+    return Measurement(
+        domains={
+            name: _bounded(one, domain_interval(name, known.get(name, ()), how))
+            for name, one in domains.items()
+        },
+        macro=_bounded(mean, macro_interval(known, how)),
+        pooled=_bounded(pooled, pooled_interval(known, how)),
+    )
+
+
+def _bounded(estimate: TauEstimate, interval: Interval) -> TauEstimate:
+    """The estimate with an interval's bounds, if there is a value that they can belong to."""
+    if estimate.value is None:
+        return estimate
+    return estimate.model_copy(update={"low": interval.low, "high": interval.high})
 
 
 def _live_estimate(counts: DomainCounts | None, prompts: int) -> TauEstimate:
@@ -123,7 +149,7 @@ class Agreement:
     gap: float | None
     common: int
     left_out: tuple[str, ...]
-    """Prompts whose live answer is not the log's: their domains' counters are not compared."""
+    """Prompts whose live answer is not the log's."""
     domains: tuple[str, ...]
     """Domains that were compared."""
 
@@ -131,25 +157,45 @@ class Agreement:
 def agreement(arm: ArmRecord, rows: Sequence[ReplayRow], length: int, usable: bool) -> Agreement:
     """Compare pooled acceptance lengths on the prompts that both walked token for token.
 
-    Counters belong to whole domains. Where one prompt's answer differs from the log's, the rounds of its
-    domain cannot be told apart, so the whole domain leaves the comparison and the prompt is named.
+    Where the server says the rounds of each answer, a prompt whose answer differs from the log's leaves the
+    comparison alone. Counters belong to whole domains: without such responses its domain leaves with it.
     """
     asked = [row for row in rows if row.prompt_id in arm.answers]
     left_out = tuple(
         row.prompt_id for row in asked if arm.answers[row.prompt_id].token_ids != row.answer_ids[:length]
     )
-    spoiled = {row.domain for row in asked if row.prompt_id in left_out}
+    said = by_prompt(arm)
+    spoiled = {
+        row.domain for row in asked if row.prompt_id in left_out and not _all_said(row.domain, asked, said)
+    }
     kept = [
         name
         for name, counts in arm.domains.items()
         if usable and not counts.invalid and name not in spoiled and counts.rounds
     ]
-    common = [row for row in asked if row.domain in kept]
+    common = [row for row in asked if row.domain in kept and row.prompt_id not in left_out]
     replayed = pool(row.counts(length) for row in common)
-    lived = pool(_pooled(arm.domains[name]) for name in kept)
+    lived = pool(
+        part
+        for name in kept
+        for part in _lived(name, [row.prompt_id for row in common if row.domain == name], arm, said)
+    )
     ours, theirs = (
         tau(replayed.rounds, replayed.accepted),
         tau(lived.rounds, lived.accepted),
     )
     gap = None if ours is None or theirs is None else abs(theirs - ours) / ours
     return Agreement(ours, gap, len(common), left_out, tuple(kept))
+
+
+def _all_said(domain: str, asked: Sequence[ReplayRow], said: Mapping[str, PromptCounts]) -> bool:
+    return all(row.prompt_id in said for row in asked if row.domain == domain)
+
+
+def _lived(
+    domain: str, prompts: Sequence[str], arm: ArmRecord, said: Mapping[str, PromptCounts]
+) -> list[PromptCounts]:
+    """Live counts of these prompts: of each response, or of the whole domain, which then holds no other."""
+    if prompts and all(name in said for name in prompts):
+        return [said[name] for name in prompts]
+    return [_pooled(arm.domains[domain])] if prompts else []

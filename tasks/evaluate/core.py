@@ -1,4 +1,4 @@
-"""The evaluate stage: replay everything, serve two arms, compare, report."""
+"""The evaluate stage: replay everything, serve the arms one after another, compare, report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profiles.evaluation import DRAFT
 from profiles.schema import Profile
 from tasks.errors import StageInputError
-from tasks.evaluate.arms import DRAFT, PLAIN, arm_fingerprint, measure_arm
+from tasks.evaluate.arm_conditions import machine_of
+from tasks.evaluate.arm_plan import DraftFolder, plan_arms
+from tasks.evaluate.arm_record import LivePrompt
+from tasks.evaluate.arm_series import MeasuredArms, measure_arms
+from tasks.evaluate.arms import ArmsWork
 from tasks.evaluate.assemble import ReplayRow
-from tasks.evaluate.live import ArmRecord, LivePrompt
 from tasks.evaluate.models import EvaluationReport
 from tasks.evaluate.report import build_report
 from tasks.processes.job import run_job
@@ -71,13 +75,14 @@ def evaluate(
     notes: list[str] = []
     old_rows = _replay_incumbent(here, incumbent, notes) if incumbent else None
     prompts = live_prompts(rows, profile.evaluate.live.per_domain)
-    plain = _arm(here, PLAIN, prompts, None, {})
-    drafted = _arm(here, DRAFT, prompts, draft_dir, dict(draft.files))
+    old = DraftFolder(incumbent[1], draft_files(incumbent[1])) if incumbent and old_rows is not None else None
+    arms = _arms(here, prompts, DraftFolder(draft_dir, dict(draft.files)), old, "; ".join(notes))
     return build_report(
         profile,
         rows=rows,
-        plain=plain,
-        draft=drafted,
+        plain=arms.plain,
+        draft=arms.records[DRAFT],
+        arms=arms,
         block_size=draft.block_size,
         incumbent=incumbent[0] if incumbent and old_rows is not None else None,
         incumbent_rows=old_rows,
@@ -102,25 +107,34 @@ def walk_lengths(profile: Profile) -> tuple[int, int]:
     return profile.evaluate.replay_max_new_tokens, profile.evaluate.live.max_new_tokens
 
 
-def _arm(
+def _arms(
     here: Evaluation,
-    name: str,
     prompts: Sequence[LivePrompt],
-    draft_dir: Path | None,
-    draft_files: Mapping[str, str],
-) -> ArmRecord:
-    return measure_arm(
-        here.profile,
-        here.run,
-        here.folder / "arms",
-        name,
+    draft: DraftFolder,
+    incumbent: DraftFolder | None,
+    reason: str,
+) -> MeasuredArms:
+    """Measure every arm; `reason` says why there is no incumbent, if one was meant to be there."""
+    why = reason or "no draft has been published before"
+    plan = plan_arms(here.profile, here.target_dir, draft, incumbent, why)
+    work = ArmsWork(
+        profile=here.profile,
+        run=here.run,
+        folder=here.folder / "arms",
         prompts=prompts,
-        fingerprint=arm_fingerprint(here.profile, here.captures.target, draft_files, prompts),
         target_dir=here.target_dir,
-        draft_dir=draft_dir,
+        target_digest=here.captures.target,
         launcher=here.launcher,
         progress=here.progress,
+        machine=machine_of(here.run),
     )
+    return measure_arms(work, plan)
+
+
+def draft_files(folder: Path) -> dict[str, str]:
+    """Digests of the files that make a draft."""
+    files = {path.name: sha256_file(path) for path in sorted(folder.glob("*.safetensors"))}
+    return {**files, "config.json": sha256_file(folder / "config.json")}
 
 
 def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[str, str]) -> list[ReplayRow]:
@@ -174,9 +188,7 @@ def _replay_incumbent(
     if reason:
         notes.append(f"incumbent {version} was not measured: {reason}")
         return None
-    files = {path.name: sha256_file(path) for path in sorted(folder.glob("*.safetensors"))}
-    files["config.json"] = sha256_file(folder / "config.json")
-    return _replay(here, "replay-incumbent", folder, files)
+    return _replay(here, "replay-incumbent", folder, draft_files(folder))
 
 
 def incompatible(draft_dir: Path, captures: CaptureManifest) -> str:

@@ -1,7 +1,7 @@
 """Ask one server the evaluation prompts, one domain after another, and read its counters around each.
 
-Counters cannot be told apart by prompt, so a domain is finished before the next one starts; the
-request that warms the server up lies before the first reading.
+Counters live as long as the server and cannot be told apart by prompt, so a domain is finished before the
+next one starts; the requests that warm the server up lie before the first reading.
 """
 
 from __future__ import annotations
@@ -12,81 +12,32 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import httpx
-from pydantic import BaseModel, ConfigDict
 
 from tasks.errors import ServiceError
+from tasks.evaluate.arm_record import Answer, ArmRecord, DomainCounts, LivePrompt
 from tasks.measure.counters import Scrape, SpecDelta, delta, parse_scrape
 from tasks.serve.vllm_http import refusal
 
+__all__ = [
+    "Answer",
+    "ArmClient",
+    "ArmRecord",
+    "DomainCounts",
+    "LivePrompt",
+    "ask_domains",
+    "measure_domains",
+    "settled",
+    "warm_up",
+    "watched",
+]
+
 REQUEST_TIMEOUT_S = 900.0
 SCRAPE_TIMEOUT_S = 30.0
+RESTART_S = 30.0
+"""A server that restarts is waited for so long before its counters are given up."""
 TOP_LOGPROBS = 5
 WARM_UP_TOKENS = 12
 _TOKEN = "token_id:"
-
-
-class LivePrompt(BaseModel):
-    """One prompt, already tokens, so that both arms read exactly the same."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    prompt_id: str
-    domain: str
-    token_ids: tuple[int, ...]
-
-
-class Answer(BaseModel):
-    """What one arm answered."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    prompt_id: str
-    token_ids: tuple[int, ...] = ()
-    finish_reason: str = ""
-    error: str = ""
-    """Why the request failed; empty if it did not."""
-    top_logprobs: tuple[dict[int, float], ...] = ()
-    """The most likely tokens of each step, if they were asked for."""
-
-
-class DomainCounts(BaseModel):
-    """Counter differences over one domain."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rounds: int
-    accepted: int
-    draft_tokens: int
-    per_position: tuple[int, ...]
-    generated: int
-    """Output tokens that the server counted; more than `answered` means that others used it too."""
-    answered: int
-    invalid: str = ""
-
-
-class ArmRecord(BaseModel):
-    """Everything that one arm gave: the unit that a resumed evaluation reuses."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    fingerprint: str
-    argv: tuple[str, ...]
-    engine: str
-    answers: dict[str, Answer]
-    domains: dict[str, DomainCounts]
-    speculates: bool
-    """Whether the server counts drafts."""
-    seconds: float
-    """Time in which requests were open."""
-
-    @property
-    def failed(self) -> int:
-        return sum(bool(answer.error) for answer in self.answers.values())
-
-    @property
-    def output_tokens(self) -> int:
-        return sum(len(answer.token_ids) for answer in self.answers.values())
 
 
 class ArmClient:
@@ -98,6 +49,8 @@ class ArmClient:
         api_key: Key of the server, or None.
         max_new_tokens: Longest answer.
         logprobs: Ask for the most likely tokens of each step.
+        restart_s: How long a server that is gone is waited for: one that others start may come back, as
+            `RESTART_S` allows; one that was started here does not.
     """
 
     def __init__(
@@ -107,7 +60,9 @@ class ArmClient:
         api_key: str | None,
         max_new_tokens: int,
         logprobs: bool = False,
+        restart_s: float = 0.0,
     ):
+        self.restart_s = restart_s
         self.url = url.rstrip("/")
         self.body: dict[str, Any] = {
             "model": served_name,
@@ -120,23 +75,34 @@ class ArmClient:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.client = httpx.AsyncClient(headers=headers, timeout=REQUEST_TIMEOUT_S, trust_env=False)
 
+    async def complete(self, token_ids: Sequence[int], **changes: Any) -> dict[str, Any]:
+        """The server's JSON for one prompt.
+
+        Raises:
+            ServiceError: It refused; with its words.
+            httpx.HTTPError, ValueError: No answer, or none that is JSON.
+        """
+        body = {**self.body, "prompt": list(token_ids), **changes}
+        reply = await self.client.post(f"{self.url}/v1/completions", json=body)
+        if reply.status_code != httpx.codes.OK:
+            raise ServiceError(f"HTTP {refusal(reply)}", where=self.url)
+        found: dict[str, Any] = reply.json()
+        return found
+
     async def ask(self, prompt: LivePrompt, **changes: Any) -> Answer:
         """One greedy answer; a failure is an answer with `error`, so that it is counted."""
-        body = {**self.body, "prompt": list(prompt.token_ids), **changes}
         try:
-            reply = await self.client.post(f"{self.url}/v1/completions", json=body)
-            if reply.status_code != httpx.codes.OK:
-                return Answer(
-                    prompt_id=prompt.prompt_id,
-                    error=f"HTTP {refusal(reply)}",
-                )
-            choice = reply.json()["choices"][0]
+            reply = await self.complete(prompt.token_ids, **changes)
+            choice = reply["choices"][0]
             return Answer(
                 prompt_id=prompt.prompt_id,
                 token_ids=tuple(choice["token_ids"]),
                 finish_reason=choice["finish_reason"] or "",
-                top_logprobs=_top_logprobs(choice.get("logprobs")),
+                top_logprobs=top_logprobs(choice.get("logprobs")),
+                acceptance=_acceptance(reply),
             )
+        except ServiceError as error:
+            return Answer(prompt_id=prompt.prompt_id, error=error.what)
         except (httpx.HTTPError, KeyError, IndexError, TypeError, ValueError) as error:
             return Answer(prompt_id=prompt.prompt_id, error=f"{type(error).__name__}: {error}")
 
@@ -171,6 +137,33 @@ async def ask_domains(
     Raises:
         ServiceError: Requests were open and no token came for `stall_s` seconds, or the server is gone.
     """
+    async with client.client:
+        first = next((prompts[0] for prompts in domains.values() if prompts), None)
+        before = await warm_up(client, first)
+        answers, counts = await measure_domains(client, domains, concurrency, stall_s, answered)
+    return answers, counts, before.has_speculation
+
+
+async def warm_up(client: ArmClient, prompt: LivePrompt | None) -> Scrape:
+    """One short answer that no measurement counts; the counters after it."""
+    before = await client.scrape()
+    if prompt is None:
+        return before
+    warm = await client.ask(prompt, max_tokens=WARM_UP_TOKENS)
+    return await settled(client, before, len(warm.token_ids))
+
+
+async def measure_domains(
+    client: ArmClient,
+    domains: Mapping[str, Sequence[LivePrompt]],
+    concurrency: int,
+    stall_s: float,
+    answered: Callable[[Answer], None],
+) -> tuple[dict[str, Answer], dict[str, DomainCounts]]:
+    """Measure domain after domain. One in which the server restarted is measured once more, then invalid.
+
+    A server that restarted is warmed up again.
+    """
     answers: dict[str, Answer] = {}
     counts: dict[str, DomainCounts] = {}
     limit = asyncio.Semaphore(concurrency)
@@ -181,19 +174,27 @@ async def ask_domains(
         answers[prompt.prompt_id] = answer
         answered(answer)
 
-    async with client.client:
-        first = next(iter(prompts[0] for prompts in domains.values() if prompts), None)
+    async def domain(name: str, last: Scrape | None, again: bool) -> Scrape:
+        prompts = domains[name]
         before = await client.scrape()
-        if first is not None:
-            warm = await client.ask(first, max_tokens=WARM_UP_TOKENS)
-            before = await _settled(client, before, len(warm.token_ids))
-        for name, prompts in domains.items():
-            await _watched(client, [one(prompt) for prompt in prompts], stall_s)
-            tokens = sum(len(answers[prompt.prompt_id].token_ids) for prompt in prompts)
-            after = await _settled(client, before, tokens)
-            counts[name] = _domain_counts(delta(before, after), tokens)
-            before = after
-    return answers, counts, before.has_speculation
+        restarted = last is not None and bool(delta(last, before).invalid)
+        if restarted or again:
+            before = await warm_up(client, prompts[0])
+        await watched(client, [one(prompt) for prompt in prompts], stall_s)
+        given = [answers[prompt.prompt_id] for prompt in prompts]
+        tokens = sum(len(answer.token_ids) for answer in given)
+        after = await settled(client, before, tokens, client.restart_s)
+        counts[name] = _domain_counts(delta(before, after), given, tokens).model_copy(
+            update={"measured_again": again, "restarted_before": restarted and not again}
+        )
+        return after
+
+    last: Scrape | None = None
+    for name in domains:
+        last = await domain(name, last, again=False)
+        if counts[name].restarted:
+            last = await domain(name, None, again=True)
+    return answers, counts
 
 
 async def _work_done(client: ArmClient) -> int | None:
@@ -205,8 +206,12 @@ async def _work_done(client: ArmClient) -> int | None:
     return made.generated + made.drafts
 
 
-async def _watched(client: ArmClient, requests: Sequence[Coroutine[Any, Any, None]], stall_s: float) -> None:
-    """Wait for all requests; give up if the server's counters stand still for `stall_s` seconds."""
+async def watched(client: ArmClient, requests: Sequence[Coroutine[Any, Any, None]], stall_s: float) -> None:
+    """Wait for all requests; give up if the server's counters stand still for `stall_s` seconds.
+
+    Raises:
+        ServiceError: They did.
+    """
     waiting = asyncio.gather(*requests)
     last, since = -1, time.monotonic()
     try:
@@ -226,21 +231,34 @@ async def _watched(client: ArmClient, requests: Sequence[Coroutine[Any, Any, Non
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def _settled(client: ArmClient, before: Scrape, expected: int) -> Scrape:
+async def settled(client: ArmClient, before: Scrape, expected: int, patience_s: float = 0.0) -> Scrape:
     """Scrape until the counters include `expected` new tokens, at most a second later.
 
     vLLM writes a step's counters after it hands out the step's tokens.
+
+    Args:
+        patience_s: How long a server that does not answer at all is waited for.
+
+    Raises:
+        ServiceError: No answer for so long.
     """
-    deadline = time.monotonic() + 1.0
+    began = time.monotonic()
     while True:
-        after = await client.scrape()
-        if delta(before, after).generated >= expected or time.monotonic() > deadline:
+        try:
+            after = await client.scrape()
+        except ServiceError:
+            if time.monotonic() - began >= patience_s:
+                raise
+            await asyncio.sleep(0.25)
+            continue
+        change = delta(before, after)
+        if change.invalid or change.generated >= expected or time.monotonic() > began + 1.0:
             return after
         await asyncio.sleep(0.02)
 
 
-def _domain_counts(change: SpecDelta, answered: int) -> DomainCounts:
-    invalid = change.invalid
+def _domain_counts(change: SpecDelta, given: Sequence[Answer], answered: int) -> DomainCounts:
+    invalid, restarted = change.invalid, bool(change.invalid)
     if not invalid and change.generated > answered:
         invalid = (
             f"the server generated {change.generated} tokens and {answered} were ours: "
@@ -254,13 +272,24 @@ def _domain_counts(change: SpecDelta, answered: int) -> DomainCounts:
         generated=change.generated,
         answered=answered,
         invalid=invalid,
+        requests=len(given),
+        failed=sum(bool(answer.error) for answer in given),
+        restarted=restarted,
     )
 
 
-def _top_logprobs(logprobs: Any) -> tuple[dict[int, float], ...]:
+def top_logprobs(logprobs: Any) -> tuple[dict[int, float], ...]:
+    """Log-probabilities by token id for each step of an answer, from a completion's `logprobs`."""
     if not logprobs or not logprobs.get("top_logprobs"):
         return ()
     return tuple(
         {int(key.removeprefix(_TOKEN)): float(value) for key, value in (step or {}).items()}
         for step in logprobs["top_logprobs"]
     )
+
+
+def _acceptance(reply: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """`metrics.speculative_decoding.acceptance_histogram` of a vLLM response; None if it has none."""
+    said = (reply.get("metrics") or {}).get("speculative_decoding") or {}
+    histogram = said.get("acceptance_histogram")
+    return tuple(int(count) for count in histogram) if histogram is not None else None

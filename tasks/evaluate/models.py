@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict
 
-Lossless = Literal["identical", "within_noise", "different"]
+from tasks.evaluate.arm_models import ArmsDetail
+from tasks.evaluate.measured import Lossless, Measurement, PromptComparison, TauEstimate
 
-
-class TauEstimate(BaseModel):
-    """An acceptance length (tokens per verification round, bonus included) with its interval."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    value: float | None
-    """None if no draft was verified: nothing was measured."""
-    low: float | None = None
-    high: float | None = None
-    prompts: int
-    rounds: int
-    accepted: int
-    per_position: tuple[float, ...] = ()
-    """Share of rounds in which position i was accepted (unconditional)."""
-
-
-class Measurement(BaseModel):
-    """One way of measuring (replay or live): per domain, macro and pooled."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    domains: dict[str, TauEstimate]
-    macro: TauEstimate
-    """Unweighted mean over domains; its interval resamples prompts within each domain."""
-    pooled: TauEstimate
-    """1 + accepted / rounds over everything."""
+__all__ = [
+    "ArmReport",
+    "ArmsDetail",
+    "Difference",
+    "EvaluationReport",
+    "Lossless",
+    "Measurement",
+    "PromptComparison",
+    "TauEstimate",
+]
 
 
 class ArmReport(BaseModel):
@@ -51,19 +33,6 @@ class ArmReport(BaseModel):
     seconds: float
     speed_is_meaningful: bool
     """False under Triton's interpreter."""
-
-
-class PromptComparison(BaseModel):
-    """The first difference between two arms on one prompt, if any."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    prompt_id: str
-    equal: bool
-    tokens: int
-    first_difference: int | None = None
-    tie: bool | None = None
-    """At the first difference: do the target's log-probabilities say that rounding decided?"""
 
 
 class Difference(BaseModel):
@@ -106,3 +75,5 @@ class EvaluationReport(BaseModel):
     live_valid: bool = True
     """False if the live measurement cannot be used; the notes say why."""
     notes: tuple[str, ...] = ()
+    arms_detail: ArmsDetail | None = None
+    """Every arm with its conditions, counts, verdict and drift; what could not be measured, and why."""

@@ -3,8 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from profiles.schema import Profile
+from profiles.evaluation import DRAFT, PLAIN
+from profiles.schema import DOMAINS, Profile
+from tasks.evaluate.arm_counts import by_request
+from tasks.evaluate.arm_models import Verdict
+from tasks.evaluate.arm_plan import PlannedArm
+from tasks.evaluate.arm_record import ArmRecord
+from tasks.evaluate.arm_report import (
+    Basis,
+    arms_detail,
+    comparisons_of,
+    difference_notes,
+    failures_judged,
+    share_failed,
+    verdict_of,
+)
+from tasks.evaluate.arm_series import MeasuredArms
 from tasks.evaluate.assemble import (
     Agreement,
     ReplayRow,
@@ -13,16 +29,12 @@ from tasks.evaluate.assemble import (
     live_measurement,
     replay_measurement,
 )
-from tasks.evaluate.live import ArmRecord
 from tasks.evaluate.models import (
     ArmReport,
     Difference,
     EvaluationReport,
-    Lossless,
     Measurement,
-    PromptComparison,
 )
-from tasks.evaluate.verdict import compare, judge, newly_degenerated
 from tasks.measure.acceptance import PromptCounts
 from tasks.measure.intervals import Bootstrap, paired_macro_difference
 
@@ -37,6 +49,7 @@ def build_report(
     incumbent: str | None,
     incumbent_rows: Sequence[ReplayRow] | None,
     notes: Sequence[str] = (),
+    arms: MeasuredArms | None = None,
 ) -> EvaluationReport:
     """Put replay, arms and incumbent together.
 
@@ -44,8 +57,10 @@ def build_report(
         rows: Replay of the draft, with walks of the replay's and of the live length.
         incumbent_rows: Replay of the incumbent on the same log, or None.
         notes: What earlier steps want said.
+        arms: All arms; without it there are only these two, and no difference was asked about.
     """
     settings = profile.evaluate
+    draft = failures_judged(draft, settings.live.max_failed)
     how = Bootstrap(settings.bootstrap_samples, settings.confidence, settings.seed)
     replayed = by_domain(rows, settings.replay_max_new_tokens)
     said = [
@@ -53,27 +68,25 @@ def build_report(
         *_arm_notes(plain, draft, settings.live.max_failed),
         *_empty_notes(replayed),
     ]
-    usable = all(_share_failed(arm) <= settings.live.max_failed for arm in (plain, draft))
+    usable = all(share_failed(arm) <= settings.live.max_failed for arm in (plain, draft))
     agreed = agreement(draft, rows, settings.live.max_new_tokens, usable)
     said += _agreement_notes(agreed, settings.max_live_gap)
-    comparisons = compare_arms(plain, draft, settings.live.dtype)
-    lossless = _verdict(comparisons, plain, draft, said)
-    asked = {
-        name: sum(row.domain == name and row.prompt_id in draft.answers for row in rows)
-        for name in draft.domains
-    }
+    found = arms or _two_arms(plain, draft)
+    basis = Basis(profile, {row.prompt_id: row.domain for row in rows}, how)
+    judged = verdict_of(basis, found, draft)
+    said += _verdict_notes(judged)
     old = by_domain(incumbent_rows, settings.replay_max_new_tokens) if incumbent_rows is not None else None
     gain = paired_macro_difference(replayed, old, how) if old is not None else None
     return EvaluationReport(
         replay=replay_measurement(replayed, how),
-        live=live_measurement(draft, asked, usable),
+        live=live_measurement(draft, _asked(draft, rows), usable, by_request(draft, basis.domain_of), how),
         common_replay_pooled=agreed.replay_pooled,
         live_gap=agreed.gap,
         common_prompts=agreed.common,
         left_out=agreed.left_out,
         live_valid=usable and draft.speculates and not any(c.invalid for c in draft.domains.values()),
-        lossless=lossless,
-        comparisons=tuple(comparisons),
+        lossless=judged.lossless or "different",
+        comparisons=tuple(comparisons_of(basis, found, draft)),
         arms=tuple(_arm_report(arm, profile) for arm in (plain, draft)),
         block_size=block_size,
         draft_sample_method=settings.live.draft_sample_method,
@@ -82,38 +95,42 @@ def build_report(
         incumbent_replay=_incumbent(old, how),
         incumbent_gain=Difference(value=gain.value, low=gain.low, high=gain.high) if gain else None,
         notes=tuple(said),
+        arms_detail=arms_detail(_asked_only(basis, plain), arms, DOMAINS) if arms is not None else None,
     )
 
 
-def compare_arms(plain: ArmRecord, draft: ArmRecord, dtype: str) -> list[PromptComparison]:
-    """Token for token, for every prompt that both arms answered."""
-    return [
-        compare(answer, draft.answers[name], dtype)
-        for name, answer in plain.answers.items()
-        if name in draft.answers and not answer.error and not draft.answers[name].error
-    ]
+def _asked(arm: ArmRecord, rows: Sequence[ReplayRow]) -> dict[str, int]:
+    """Prompts that the arm was asked, by domain."""
+    return {
+        name: sum(row.domain == name and row.prompt_id in arm.answers for row in rows) for name in arm.domains
+    }
 
 
-def _verdict(
-    comparisons: Sequence[PromptComparison],
-    plain: ArmRecord,
-    draft: ArmRecord,
-    notes: list[str],
-) -> Lossless:
-    """The lossless verdict; a draft arm that decays into repetition is `different` whatever else holds."""
-    different = [one for one in comparisons if not one.equal]
-    if different:
-        ties = sum(bool(one.tie) for one in different)
-        notes.append(
-            f"{len(different)} of {len(comparisons)} answers differ from the plain arm's, {ties} by a tie"
-        )
-    if not comparisons:
+def _two_arms(plain: ArmRecord, draft: ArmRecord) -> MeasuredArms:
+    return MeasuredArms((PlannedArm(DRAFT), PlannedArm(PLAIN)), {DRAFT: draft, PLAIN: plain})
+
+
+def _asked_only(basis: Basis, plain: ArmRecord) -> Basis:
+    """The same, without the prompts that only replay walked."""
+    return replace(
+        basis, domain_of={name: basis.domain_of[name] for name in plain.answers if name in basis.domain_of}
+    )
+
+
+def _verdict_notes(judged: Verdict) -> list[str]:
+    """What the lossless verdict rests on, where the answers are not simply equal."""
+    notes = difference_notes(DRAFT, judged)
+    if not judged.compared:
         notes.append("no prompt was answered by both arms, so losslessness was not shown")
-    decayed = newly_degenerated(plain.answers, draft.answers)
-    if decayed:
-        notes.append(f"with the draft, answers decay into repetition: {', '.join(decayed)}")
-        return "different"
-    return judge(comparisons)
+    if judged.allowed:
+        notes.append(
+            f"the target alone violates its own answers in {judged.allowed:.1%} of the prompts (A/A)"
+        )
+    if judged.decayed:
+        notes.append(f"with the draft, answers decay into repetition: {', '.join(judged.decayed)}")
+    if judged.reason:
+        notes.append(f"arm {DRAFT}: {judged.reason}")
+    return notes
 
 
 def _arm_report(arm: ArmRecord, profile: Profile) -> ArmReport:
@@ -133,16 +150,12 @@ def _incumbent(domains: dict[str, list[PromptCounts]] | None, how: Bootstrap) ->
     return replay_measurement(domains, how) if domains is not None else None
 
 
-def _share_failed(arm: ArmRecord) -> float:
-    return arm.failed / len(arm.answers) if arm.answers else 0.0
-
-
 def _arm_notes(plain: ArmRecord, draft: ArmRecord, max_failed: float) -> list[str]:
     notes = []
     for arm in (plain, draft):
         if arm.failed:
             first = next(answer for answer in arm.answers.values() if answer.error)
-            above = " (live measurement invalid)" if _share_failed(arm) > max_failed else ""
+            above = " (live measurement invalid)" if share_failed(arm) > max_failed else ""
             notes.append(
                 f"arm {arm.name}: {arm.failed} of {len(arm.answers)} requests failed{above}; "
                 f"{first.prompt_id}: {first.error}"
@@ -162,8 +175,9 @@ def _agreement_notes(agreed: Agreement, max_gap: float) -> list[str]:
     notes = []
     if agreed.left_out:
         notes.append(
-            f"{len(agreed.left_out)} prompts and their domains are left out of live against replay: the "
-            f"live answer is not the captured one: {', '.join(agreed.left_out)}"
+            f"{len(agreed.left_out)} prompts (and their domains, where only counters say what they took) are "
+            f"left out of live against replay: the live answer is not the captured one: "
+            f"{', '.join(agreed.left_out)}"
         )
     if agreed.gap is None:
         notes.append("live and replay have no domain in common that can be compared")

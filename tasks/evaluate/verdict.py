@@ -1,55 +1,132 @@
-"""Are the answers with a draft the answers without one? Token for token, at temperature 0."""
+"""Are the answers with a draft the answers without one? Token for token, at temperature 0.
+
+Two servers may round differently, so where two tokens are equally likely either may be chosen. At the first
+difference the target itself is asked for the log-probabilities of both tokens after the same prefix: within
+one step of the logit's type it is a *tie*, beyond it a *violation*; what follows is not compared, since the
+two answers go on from different texts. How often the target differs from itself that way is measured too
+(A/A).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from tasks.evaluate.live import Answer
-from tasks.evaluate.models import Lossless, PromptComparison
+from tasks.evaluate.arm_models import Verdict
+from tasks.evaluate.arm_record import Answer
+from tasks.evaluate.measured import Lossless, PromptComparison
+from tasks.evaluate.verdict_ties import Ruling, question
 
-TIE_LOGPROB = {"float32": 0.0, "bfloat16": 0.25, "float16": 0.03125}
-"""Largest difference of two log-probabilities that rounding explains.
-
-Logits of 16 to 32 have steps of 0.125 in bfloat16 and 0.0156 in float16; the two runs may each be one
-step off. float32 has no ties, so there every difference counts.
-"""
+TIE_STEP = {"float32": 2.0**-19, "bfloat16": 2.0**-3, "float16": 2.0**-6}
+"""One step of a logit between 16 and 32, where the largest logits of trained models lie."""
+_ROUNDING = 1e-6
+"""Log-probabilities are logits less one common number, computed and printed in float32."""
 REPEATED_TOKENS = 32
 """An answer that ends in so many tokens of one short cycle has degenerated."""
 LONGEST_CYCLE = 4
 
 
-def compare(plain: Answer, draft: Answer, dtype: str) -> PromptComparison:
-    """Compare two answers to one prompt; at the first difference the plain arm says tie or violation."""
-    left, right = plain.token_ids, draft.token_ids
-    first = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
-    if first is None and len(left) != len(right):
-        first = min(len(left), len(right))
+@dataclass(frozen=True)
+class Noise:
+    """How often the target alone differs from itself (A/A)."""
+
+    compared: int = 0
+    violations: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Violations as a share of the prompts compared; 0 if there was no A/A."""
+        return self.violations / self.compared if self.compared else 0.0
+
+
+def compare(
+    number: int, plain: Answer, other: Answer, dtype: str, rulings: Mapping[str, Ruling], steps: int = 1
+) -> PromptComparison:
+    """Compare two answers to one prompt, up to the first difference.
+
+    Args:
+        number: Place of the prompt among those asked, from 1.
+        rulings: What the target said about differences, by `Question.key`.
+        steps: Steps of the logit's type that count as a tie.
+    """
+    asked = question(plain, other)
+    if asked is None:
+        return PromptComparison(
+            prompt_id=plain.prompt_id, equal=True, tokens=len(plain.token_ids), prompt_number=number
+        )
+    ruling = rulings.get(asked.key)
+    ours = ruling.plain_logprob if ruling else None
+    theirs = ruling.other_logprob if ruling else None
+    tie = None
+    if asked.plain_token is None or asked.other_token is None:
+        tie = False  # one answer ended without an end token where the other goes on: rounding cannot do that
+    elif ours is not None and theirs is not None:
+        tie = abs(ours - theirs) <= steps * TIE_STEP.get(dtype, 0.0) + _ROUNDING
     return PromptComparison(
         prompt_id=plain.prompt_id,
-        equal=first is None,
-        tokens=len(left),
-        first_difference=first,
-        tie=None if first is None else _is_tie(plain, draft, first, dtype),
+        equal=False,
+        tokens=len(plain.token_ids),
+        first_difference=asked.position,
+        tie=tie,
+        prompt_number=number,
+        plain_token=asked.plain_token,
+        arm_token=asked.other_token,
+        plain_logprob=ours,
+        arm_logprob=theirs,
     )
 
 
-def _is_tie(plain: Answer, draft: Answer, first: int, dtype: str) -> bool:
-    tolerance = TIE_LOGPROB.get(dtype, 0.0)
-    if tolerance == 0.0 or first >= min(len(plain.token_ids), len(draft.token_ids), len(plain.top_logprobs)):
-        return False
-    step = plain.top_logprobs[first]
-    ours, theirs = step.get(plain.token_ids[first]), step.get(draft.token_ids[first])
-    return ours is not None and theirs is not None and abs(ours - theirs) <= tolerance
+def compare_all(
+    plain: Mapping[str, Answer],
+    other: Mapping[str, Answer],
+    dtype: str,
+    rulings: Mapping[str, Ruling],
+    steps: int = 1,
+) -> list[PromptComparison]:
+    """Token for token, for every prompt that both answered."""
+    return [
+        compare(number, answer, other[name], dtype, rulings, steps)
+        for number, (name, answer) in enumerate(plain.items(), start=1)
+        if name in other and not answer.error and not other[name].error
+    ]
 
 
-def judge(comparisons: Sequence[PromptComparison]) -> Lossless:
-    """`identical` if all are equal, `within_noise` if every difference is a tie, else `different`.
+def violations(comparisons: Sequence[PromptComparison]) -> int:
+    """Differences that are not shown to be ties."""
+    return sum(not one.equal and not one.tie for one in comparisons)
+
+
+def judge(comparisons: Sequence[PromptComparison], noise: Noise | None = None) -> Lossless:
+    """`identical` if all are equal; `different` if violations are more frequent than in A/A.
 
     Nothing compared is `different`: losslessness was not shown.
     """
-    if not comparisons or any(not one.equal and not one.tie for one in comparisons):
+    allowed = (noise or Noise()).rate
+    if not comparisons or violations(comparisons) > allowed * len(comparisons):
         return "different"
     return "identical" if all(one.equal for one in comparisons) else "within_noise"
+
+
+def verdict(
+    plain: Mapping[str, Answer],
+    other: Mapping[str, Answer],
+    comparisons: Sequence[PromptComparison],
+    noise: Noise,
+) -> Verdict:
+    """The lossless verdict; an arm that decays into repetition is `different` whatever else holds."""
+    decayed = newly_degenerated(plain, other)
+    found = violations(comparisons)
+    exact = sum(one.equal for one in comparisons)
+    return Verdict(
+        lossless="different" if decayed else judge(comparisons, noise),
+        compared=len(comparisons),
+        exact=exact,
+        ties=len(comparisons) - exact - found,
+        violations=found,
+        allowed=noise.rate,
+        differing=tuple(one for one in comparisons if not one.equal),
+        decayed=tuple(decayed),
+    )
 
 
 def degenerated(tokens: Sequence[int]) -> bool:

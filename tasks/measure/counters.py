@@ -2,7 +2,8 @@
 
 The counters live as long as the server process and never reset, so a value means something only as the
 difference of two scrapes. Every engine (data parallelism) has its own series; a series that falls,
-disappears or was created anew belongs to a restarted process, and the measurement is then invalid.
+disappears or was created anew belongs to a restarted process, one that appears later to an engine that
+joined with a past of its own; the measurement is then invalid.
 """
 
 from __future__ import annotations
@@ -124,6 +125,10 @@ def _restart(before: Scrape, after: Scrape) -> str:
     for series, born in before.created.items():
         if series in after.created and after.created[series] > born:
             return f"counter {_show(series)} was created again: the server was restarted"
+    known = {name for name, _ in before.values}
+    for series, value in after.values.items():
+        if series[0] in known and series not in before.values and value:
+            return f"counter {_show(series)} appeared with {value:g}: another engine joined the server"
     return ""
 
 

@@ -1,13 +1,15 @@
-"""Arms of an evaluation: the target alone, or the target with a DSpark draft, under equal settings."""
+"""Arms of an evaluation: the target alone, or with one way to speculate, under otherwise equal settings."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Literal
 
 from profiles.address import join_address
 from profiles.schema import Profile
@@ -23,7 +25,43 @@ from tasks.serve.readiness import Wanted, wait_ready
 from tasks.serve.target import start_limits
 from tasks.serve.vllm_http import Server
 
-__all__ = ["ArmEndpoint", "arm_argv", "arm_environment", "dspark_speculative_config", "serve_arm"]
+__all__ = [
+    "TARGET_ALONE",
+    "ArmEndpoint",
+    "Runner",
+    "Speculation",
+    "arm_argv",
+    "arm_environment",
+    "draft_speculation",
+    "dspark_speculative_config",
+    "knows_request_metrics",
+    "runner_for",
+    "serve_arm",
+]
+
+Runner = Literal["v1", "v2"]
+REQUEST_METRICS = ("--per-request-spec-decode-metrics", "detailed")
+_ONLY_V1 = frozenset({"suffix", "medusa", "mlp_speculator", "custom_class"})
+"""Methods without an implementation in vLLM's V2 model runner (`VllmConfig`, version 0.32)."""
+_NOT_INTERPRETED = frozenset({"ngram", "[ngram]", "ngram_gpu"})
+"""Methods whose V2 kernels Triton's interpreter refuses ("mask has unsupported dtype", Triton 3.7)."""
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How a server drafts, and on which model runner; the defaults are the target alone."""
+
+    config: Mapping[str, Any] | None = None
+    """vLLM's speculative config; None drafts nothing."""
+    runner: Runner = "v2"
+
+    @property
+    def method(self) -> str:
+        """`none`, or the method's name in vLLM."""
+        return "none" if self.config is None else str(self.config.get("method", "draft_model"))
+
+
+TARGET_ALONE = Speculation()
 
 
 @dataclass(frozen=True)
@@ -39,12 +77,53 @@ class ArmEndpoint:
     handle: Handle = field(repr=False)
 
 
-def arm_argv(profile: Profile, target_dir: Path, draft_dir: Path | None, port: int) -> tuple[str, ...]:
-    """Command line of an arm; the two arms differ in the speculative config only."""
+def runner_for(method: str, interpreted: bool) -> Runner:
+    """The model runner of an arm: V2, which DSpark needs, as far as the method supports it.
+
+    Args:
+        interpreted: Triton's kernels run in its interpreter, which does not know those of every method.
+    """
+    return "v1" if method in _ONLY_V1 or (interpreted and method in _NOT_INTERPRETED) else "v2"
+
+
+def draft_speculation(profile: Profile, draft_dir: Path | None) -> Speculation:
+    """Serve a DSpark draft with the profile's settings; None is the target alone."""
+    if draft_dir is None:
+        return TARGET_ALONE
+    return Speculation(dspark_speculative_config(profile, str(draft_dir)))
+
+
+def knows_request_metrics() -> bool:
+    """Whether the installed engine reports acceptance in each response; read from its files, not imported."""
+    spec = find_spec("vllm")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        options = Path(folder) / "config" / "observability.py"
+        if options.is_file() and "per_request_spec_decode_metrics" in options.read_text(encoding="utf-8"):
+            return True
+    return False
+
+
+def arm_argv(
+    profile: Profile,
+    target_dir: Path,
+    draft_dir: Path | None,
+    port: int,
+    speculation: Speculation | None = None,
+) -> tuple[str, ...]:
+    """Command line of an arm; arms differ in what they draft with, and in nothing else.
+
+    The engine refuses to report acceptance by request where nothing is drafted, so the plain arm lacks that
+    option.
+
+    Args:
+        speculation: In place of the DSpark draft in `draft_dir`.
+    """
+    how = speculation or draft_speculation(profile, draft_dir)
     live = profile.evaluate.live
-    draft = () if draft_dir is None else (
-        "--speculative-config", json.dumps(dspark_speculative_config(profile, str(draft_dir))),
-    )  # fmt: skip
+    further: tuple[str, ...] = ()
+    if how.config is not None:
+        reporting = REQUEST_METRICS if knows_request_metrics() else ()
+        further = ("--speculative-config", json.dumps(dict(how.config)), *reporting)
     return server_argv(
         profile,
         model=target_dir,
@@ -52,14 +131,22 @@ def arm_argv(profile: Profile, target_dir: Path, draft_dir: Path | None, port: i
         port=port,
         dtype=live.dtype,
         max_num_seqs=live.max_num_seqs,
-        further=draft,
+        further=further,
     )
 
 
-def arm_environment(profile: Profile) -> dict[str, str]:
-    """Environment of an arm: the same runner with and without a draft, so that outputs can be compared."""
-    interpreter = interpreter_environment() if profile.evaluate.live.triton_interpreter else {}
-    return {**server_environment(profile), "VLLM_USE_V2_MODEL_RUNNER": "1", **interpreter}
+def arm_environment(profile: Profile, runner: Runner = "v2") -> dict[str, str]:
+    """Environment of an arm: the same runner with and without a draft, so that outputs can be compared.
+
+    The V1 runner has ordinary CPU kernels, so nothing is interpreted there.
+    """
+    interpreted = profile.evaluate.live.triton_interpreter and runner == "v2"
+    interpreter = interpreter_environment() if interpreted else {}
+    return {
+        **server_environment(profile),
+        "VLLM_USE_V2_MODEL_RUNNER": "1" if runner == "v2" else "0",
+        **interpreter,
+    }
 
 
 @contextmanager
@@ -70,14 +157,14 @@ def serve_arm(
     *,
     name: str,
     target_dir: Path,
-    draft_dir: Path | None,
+    speculation: Speculation,
     progress: Progress,
 ) -> Iterator[ArmEndpoint]:
     """Serve one arm for the length of a `with` block. One at a time: two would share the machine.
 
     Args:
         name: Process name, e.g. `arm-plain`.
-        draft_dir: Draft in Speculators format; None serves the target alone.
+        speculation: What it drafts with, and the runner.
 
     Raises:
         ServiceError: It did not become ready; the end of its log is in the error.
@@ -85,13 +172,12 @@ def serve_arm(
     host = profile.serve.host
     port = free_port(host)
     key = secrets.token_urlsafe(32)
-    argv = arm_argv(profile, target_dir, draft_dir, port)
     spec = ProcessSpec(
         name=name,
         stage="evaluate",
         role="serve",
-        argv=argv,
-        env=arm_environment(profile),
+        argv=arm_argv(profile, target_dir, None, port, speculation),
+        env=arm_environment(profile, speculation.runner),
         secret_env={"VLLM_API_KEY": key},
         ports=(port,),
     )
@@ -104,7 +190,7 @@ def serve_arm(
                 url=server.url,
                 served_name=server.served_name,
                 api_key=key,
-                argv=("python", *arm_argv(profile, target_dir, draft_dir, 0)[1:]),
+                argv=("python", *arm_argv(profile, target_dir, None, 0, speculation)[1:]),
                 engine=engine_version(),
                 handle=handle,
             )

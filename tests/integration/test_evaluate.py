@@ -3,142 +3,23 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from small_evaluation import evaluate_little, small_evaluation
 
-from profiles.load import load_profile
-from profiles.schema import Profile
-from tasks.evaluate.core import evaluate
 from tasks.evaluate.models import EvaluationReport
-from tasks.processes.launcher import LocalLauncher
-from tasks.report.progress import SilentProgress
-from tasks.run_folder import RunFolder, create_run
-from tasks.serve.target_folder import resolve_target
-from tasks.stream.log import LogWriter, index_digest
-from tasks.stream.models import CaptureCounters, CaptureManifest
-from tasks.train.models import DraftCheckpoint
+from tasks.run_folder import RunFolder
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; run: make setup"),
 ]
 
-QUESTIONS = {"qa": "What is the capital of France?", "writing": "Write one line about rain."}
-TOKENS = 24
-
 
 @pytest.fixture(scope="module")
-def profile() -> Profile:
-    live = {"per_domain": 1, "max_new_tokens": 12, "concurrency": 2}
-    return load_profile("laptop", {"evaluate": {"replay_max_new_tokens": TOKENS, "live": live}}).profile
-
-
-def capture(profile: Profile, target: Path, folder: Path) -> CaptureManifest:
-    """Greedy answers and hidden states of the target by Transformers, in float32."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(target)
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
-    writer = LogWriter(folder)
-    layers = profile.target.aux_layer_ids
-    for i, (domain, text) in enumerate(QUESTIONS.items()):
-        chat = [{"role": "user", "content": text}]
-        prompt = tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )["input_ids"]
-        with torch.inference_mode():
-            ids = model.generate(prompt, max_new_tokens=TOKENS, do_sample=False)
-            states = model(ids[:, :-1], output_hidden_states=True).hidden_states
-        # Replay reads the auxiliary layers only; the last place just has to be there.
-        stacked = torch.stack([states[layer][0] for layer in (*layers, layers[-1])], dim=1)
-        length = prompt.shape[1]
-        writer.append(
-            i=i,
-            prompt_id=f"{domain}-0",
-            domain=domain,
-            split="evaluate",
-            prompt_tokens=length,
-            answer_ids=tuple(ids[0, length:].tolist()),
-            finish_reason="length",
-            hidden_states=stacked.clone(),
-            token_ids=ids[0, :-1].clone(),
-        )
-    writer.close()
-    entries = list(writer.entries.values())
-    return CaptureManifest(
-        log="log",
-        digest=index_digest(entries),
-        target="target",
-        layer_ids=(*layers, model.config.num_hidden_layers),
-        hidden_size=model.config.hidden_size,
-        dtype="float32",
-        samples=len(entries),
-        tokens=sum(entry.tokens for entry in entries),
-        trainable_tokens=1,
-        distinct_tokens=1,
-        bytes=sum(entry.bytes for entry in entries),
-        splits={"evaluate": len(entries)},
-        counters=CaptureCounters(),
-    )
-
-
-def untrained(profile: Profile, target: Path, folder: Path) -> DraftCheckpoint:
-    """An untrained draft, exported by the trainer's own code."""
-    import torch
-
-    from tasks.train import adapter
-    from tasks.train.export import ExportedFor, export_draft
-    from tasks.train.vocabulary import DraftVocabulary
-
-    ids = torch.arange(512)
-    t2d = torch.zeros(adapter.target_text_config(target).vocab_size, dtype=torch.bool)
-    t2d[ids] = True
-    vocabulary = DraftVocabulary(t2d, ids - torch.arange(512), 512)
-    model = adapter.build_draft(target, profile.train.draft, profile.target.aux_layer_ids, vocabulary, 0)
-    files = export_draft(
-        model, adapter.trained_state(model), folder, ExportedFor("target", None, target), torch.float32
-    )
-    return DraftCheckpoint(
-        path="draft",
-        files=files,
-        step=0,
-        steps=0,
-        epochs=0,
-        parameters=1,
-        trained_parameters=1,
-        draft_vocab_size=512,
-        block_size=profile.train.draft.block_size,
-        held_out_eal=1.0,
-        metrics={},
-        config={},
-    )
-
-
-@pytest.fixture(scope="module")
-def evaluated(
-    profile: Profile, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[EvaluationReport, RunFolder]:
-    folder = tmp_path_factory.mktemp("evaluate")
-    target = resolve_target(profile)
-    captures = capture(profile, target, folder / "log")
-    draft = untrained(profile, target, folder / "draft")
-    run = create_run(folder / "runs", "run-1", profile)
-    report = evaluate(
-        profile,
-        run,
-        folder / "stage",
-        captures,
-        folder / "log",
-        draft,
-        folder / "draft",
-        target,
-        LocalLauncher(),
-        SilentProgress(),
-        incumbent=("v1", folder / "draft"),
-    )
-    return report, run
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvaluationReport, RunFolder]:
+    profile = small_evaluation(arms=["plain", "plain-again", "draft"])
+    return evaluate_little(profile, tmp_path_factory.mktemp("evaluate"))
 
 
 def test_both_arms_answer_the_same_tokens(evaluated: tuple[EvaluationReport, RunFolder]) -> None:
@@ -167,3 +48,26 @@ def test_a_draft_against_itself_gains_nothing(evaluated: tuple[EvaluationReport,
 def test_no_process_is_left(evaluated: tuple[EvaluationReport, RunFolder]) -> None:
     _, run = evaluated
     assert not list(run.services.glob("*.json"))
+
+
+def test_the_engine_says_the_rounds_of_each_answer(evaluated: tuple[EvaluationReport, RunFolder]) -> None:
+    report, _ = evaluated
+    detail = report.arms_detail
+    assert detail is not None and detail.starts == 2
+    assert detail.order == ("draft", "plain", "plain-again")
+    draft = detail.named("draft")
+    assert draft is not None and draft.counted == "by request" and draft.spread is not None
+    assert not [note for note in detail.notes if "counters" in note]
+    assert report.live.pooled.low is not None and report.live.pooled.high is not None
+
+
+def test_every_arm_says_its_conditions(evaluated: tuple[EvaluationReport, RunFolder]) -> None:
+    report, _ = evaluated
+    assert report.arms_detail is not None
+    draft, plain, again = report.arms_detail.arms
+    assert draft.conditions is not None and plain.conditions is not None
+    assert (draft.conditions.method, plain.conditions.method) == ("dspark", "none")
+    assert draft.conditions.runner == plain.conditions.runner == "v2"
+    assert draft.conditions.engine.startswith("vllm") and "cores" in draft.conditions.hardware
+    assert draft.drift is not None and draft.drift.same_tokens
+    assert again.verdict is not None and again.verdict.lossless == "identical"

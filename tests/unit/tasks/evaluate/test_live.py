@@ -32,6 +32,9 @@ class Speculating(ThreadingHTTPServer):
         self.rounds, self.tokens, self.created = [1000, 5000], 700, 1.0
         self.lock, self.ended = threading.Lock(), threading.Event()
         self.bodies: list[dict[str, Any]] = []
+        self.says = True
+        self.resets_after = 0
+        """Counters fall to zero once, when they have been read after so many answers."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up is expected here."""
@@ -50,6 +53,8 @@ class Speculating(ThreadingHTTPServer):
             position = f'{label},position="0"'
             lines.append(f"vllm:spec_decode_num_accepted_tokens_per_pos_total{{{position}}} {float(rounds)}")
         lines.append(f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {float(self.tokens)}')
+        if self.resets_after and len(self.bodies) == self.resets_after:
+            self.rounds, self.tokens, self.resets_after = [0, 0], 0, 0
         return "\n".join(lines) + "\n"
 
 
@@ -80,12 +85,14 @@ class Handler(BaseHTTPRequestHandler):
             self.server.rounds[len(self.server.bodies) % 2] += count - 1
             self.server.tokens += count + (5 if first == SHARED else 0)
             if first == RESTARTS:
-                self.server.rounds = [3, 4]
+                self.server.rounds = [rounds - 900 for rounds in self.server.rounds]
         step = {f"token_id:{first}": -0.1, "token_id:7": -0.3}
         choice = {"token_ids": [first] * count, "finish_reason": "length"}
         if body.get("logprobs"):
             choice["logprobs"] = {"top_logprobs": [step] * count}
-        return 200, json.dumps({"choices": [choice]})
+        said = {"acceptance_histogram": [0, count - 1], "num_spec_steps": count - 1}
+        metrics = {"metrics": {"speculative_decoding": said}} if self.server.says else {}
+        return 200, json.dumps({"choices": [choice], **metrics})
 
     def reply(self, status: int, text: str) -> None:
         self.send_response(status)
@@ -139,11 +146,20 @@ def test_log_probabilities_are_read_by_token_id(server: Speculating) -> None:
     assert answers["a0"].top_logprobs[0] == {10: -0.1, 7: -0.3}
 
 
+def test_acceptance_of_each_response_is_read(server: Speculating) -> None:
+    answers, _, _ = ask(server, prompts(10))
+    assert answers["a0"].acceptance == (0, 5)
+    server.says = False
+    answers, _, _ = ask(server, prompts(10))
+    assert answers["a0"].acceptance is None
+
+
 def test_a_failed_request_is_counted_and_the_others_go_on(server: Speculating) -> None:
     answers, counts, _ = ask(server, prompts(10, FAILS, 12))
     assert answers["a1"].error == "HTTP 500: broken"
     assert answers["a2"].token_ids
     assert counts["a"].rounds == 10
+    assert (counts["a"].requests, counts["a"].failed) == (3, 1)
 
 
 def test_a_client_without_the_key_fails_each_request(server: Speculating) -> None:
@@ -158,10 +174,19 @@ def test_tokens_of_another_client_make_a_domain_invalid(server: Speculating) -> 
     assert "another client" in counts["b"].invalid
 
 
-def test_a_restart_makes_only_its_domain_invalid(server: Speculating) -> None:
+def test_a_domain_in_which_the_server_restarts_twice_is_invalid_alone(server: Speculating) -> None:
     _, counts, _ = ask(server, prompts(10) + prompts(RESTARTS, domain="b") + prompts(12, domain="c"))
-    assert "restarted" in counts["b"].invalid
+    assert "restarted" in counts["b"].invalid and counts["b"].measured_again
     assert not counts["a"].invalid and not counts["c"].invalid
+
+
+def test_a_restart_between_two_domains_is_noticed_and_pollutes_none(server: Speculating) -> None:
+    server.resets_after = 3  # the warm-up, a and b
+    _, counts, _ = ask(server, prompts(10) + prompts(11, domain="b") + prompts(12, domain="c"))
+    assert [one.restarted_before for one in counts.values()] == [False, False, True]
+    assert [one.rounds for one in counts.values()] == [5, 5, 5]
+    assert not any(one.invalid for one in counts.values())
+    assert len(server.bodies) == 5  # warmed up again
 
 
 def test_a_server_that_makes_no_token_is_given_up(server: Speculating) -> None:

@@ -63,6 +63,12 @@ def test_an_engine_that_is_gone_is_noticed() -> None:
     assert "disappeared" in delta(before, after).invalid
 
 
+def test_an_engine_that_joins_with_a_past_of_its_own_is_noticed() -> None:
+    before = parse_scrape(page({0: (5, 1, [1])}))
+    after = parse_scrape(page({0: (9, 2, [2]), 1: (5000, 1000, [1000])}))
+    assert "another engine joined" in delta(before, after).invalid
+
+
 def test_a_server_without_a_draft_counts_none() -> None:
     text = '# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{engine="0"} 4.0\n'
     scrape = parse_scrape(text)

@@ -11,7 +11,14 @@ import pytest
 
 from profiles.schema import Profile
 from tasks.errors import UsageError
-from tasks.serve.arms import arm_argv, arm_environment
+from tasks.serve.arms import (
+    REQUEST_METRICS,
+    Speculation,
+    arm_argv,
+    arm_environment,
+    knows_request_metrics,
+    runner_for,
+)
 from tasks.serve.command import (
     layer_ids,
     master_argv,
@@ -90,13 +97,37 @@ def test_arms_differ_in_the_draft_only() -> None:
     drafted = arm_argv(profile(), Path("/m"), Path("/d"), 1)
     assert drafted[: len(plain)] == plain
     assert drafted[len(plain)] == "--speculative-config"
-    assert json.loads(drafted[-1]) == {
+    assert drafted[len(plain) + 2 :] == (REQUEST_METRICS if knows_request_metrics() else ())
+    assert json.loads(drafted[len(plain) + 1]) == {
         "method": "dspark",
         "model": "/d",
         "num_speculative_tokens": 8,
         "draft_sample_method": "greedy",
         "rejection_sample_method": "standard",
     }
+
+
+def test_an_arm_of_another_method_differs_in_its_method_only() -> None:
+    plain = arm_argv(profile(), Path("/m"), None, 1)
+    how = Speculation({"method": "ngram", "num_speculative_tokens": 3}, "v1")
+    other = arm_argv(profile(), Path("/m"), None, 1, how)
+    assert other[: len(plain)] == plain
+    assert json.loads(other[len(plain) + 1]) == {"method": "ngram", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("method", "interpreted", "runner"),
+    [("dspark", True, "v2"), ("ngram", True, "v1"), ("ngram", False, "v2"), ("suffix", False, "v1")],
+)
+def test_the_runner_is_v2_as_far_as_the_method_supports_it(
+    method: str, interpreted: bool, runner: str
+) -> None:
+    assert runner_for(method, interpreted) == runner
+
+
+def test_the_v1_runner_is_not_interpreted() -> None:
+    env = arm_environment(profile(), "v1")
+    assert env["VLLM_USE_V2_MODEL_RUNNER"] == "0" and "TRITON_INTERPRET" not in env
 
 
 def test_arm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
