@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.evaluate.load.models import LoadSweep
+
 Lossless = Literal["identical", "within_noise", "different"]
 
 
@@ -106,3 +108,5 @@ class EvaluationReport(BaseModel):
     live_valid: bool = True
     """False if the live measurement cannot be used; the notes say why."""
     notes: tuple[str, ...] = ()
+    load: LoadSweep | None = None
+    """Arms under load; None where no level was measured."""

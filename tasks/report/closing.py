@@ -53,7 +53,8 @@ def closing_lines(
 def _first(record: RunRecord, summary: Mapping[str, Any], colour: bool) -> str:
     status = summary["status"]
     stage = view.stopped_stage(record, summary) if status in ("failed", "cancelled") else None
-    word = {"completed": "promoted", "held": "held"}.get(status, status) + (f" in {stage}" if stage else "")
+    done = "promoted" if summary["decision"]["promote"] is not None else "measured"
+    word = {"completed": done, "held": "held"}.get(status, status) + (f" in {stage}" if stage else "")
     if colour:
         word = f"\x1b[1;{_COLOUR[status]}m{word}\x1b[0m"
     return f"{summary['run_id']}: {word} after {wording.duration(summary['seconds'])}"
