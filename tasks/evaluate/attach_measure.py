@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from profiles.schema import Profile
 from tasks.errors import ServiceError, StageInputError
-from tasks.evaluate.arms import by_domain, stored_arm
 from tasks.evaluate.attach import AttachedArm
 from tasks.evaluate.live import Answer, ArmClient, ArmRecord, LivePrompt, ask_domains
 from tasks.evaluate.load.levels import levels_of, load_sweep, write_prompts
@@ -160,9 +161,12 @@ def _measure(
 ) -> ArmRecord:
     """Ask one arm, or take what an earlier attempt stored."""
     fingerprint = _fingerprint(profile, arm, prompts)
-    stored = stored_arm(folder, arm.name, fingerprint)
+    stored = _stored(folder / f"{arm.name}.json", fingerprint)
     if stored is not None:
         return stored
+    domains: dict[str, list[LivePrompt]] = {}
+    for prompt in prompts:
+        domains.setdefault(prompt.domain, []).append(prompt)
     live = profile.evaluate.live
     done: list[Answer] = []
 
@@ -175,7 +179,7 @@ def _measure(
     )
     started = time.monotonic()
     answers, counts, speculates = asyncio.run(
-        ask_domains(client, by_domain(prompts), live.concurrency, profile.serve.progress_timeout_s, answered)
+        ask_domains(client, domains, live.concurrency, profile.serve.progress_timeout_s, answered)
     )
     record = ArmRecord(
         name=arm.name,
@@ -190,6 +194,15 @@ def _measure(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(folder / f"{arm.name}.json", record.model_dump_json(indent=1))
     return record
+
+
+def _stored(file: Path, fingerprint: str) -> ArmRecord | None:
+    """The record of an earlier attempt if it was made from the same inputs."""
+    try:
+        record = ArmRecord.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+    return record if record.fingerprint == fingerprint else None
 
 
 def _fingerprint(profile: Profile, arm: AttachedArm, prompts: Sequence[LivePrompt]) -> str:

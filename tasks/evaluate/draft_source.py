@@ -96,7 +96,8 @@ def _read(folder: Path, name: str, revision: str | None) -> FoundDraft:
         raise UsageError(
             f"it is not a DSpark draft: speculators_model_type is {kind!r}", where=_at(name), hint=_FORM
         )
-    layers, block = config.get("aux_hidden_state_layer_ids"), config.get("block_size")
+    layers: Any = config.get("aux_hidden_state_layer_ids")
+    block: Any = config.get("block_size")
     if not isinstance(block, int) or block < 1 or not _are_layers(layers):
         raise UsageError(
             f"the draft's config.json has block_size {block!r} and aux_hidden_state_layer_ids {layers!r}",

@@ -32,7 +32,7 @@ class PromptSetKind:
 
     repository: str
     patterns: tuple[str, ...]
-    """Paths below the set's folder, with `{part}` for the chosen part; as for the hub, `*` matches `/` too."""
+    """Paths below the folder, with `{part}` for the chosen part; `*` matches `/` too, as for the hub."""
     part: str
     """What is taken where none is named."""
     convert: Callable[[Iterable[Path]], Iterator[Converted]]
@@ -166,8 +166,8 @@ def _make(named: _Named, files: Iterable[Path], made: Path, field: str) -> None:
     made.mkdir(parents=True, exist_ok=True, mode=0o700)
     for domain, rows in by_domain.items():
         write_atomic(made / f"{domain}.jsonl", "".join(f"{row}\n" for row in rows))
-    rows = sum(len(rows) for rows in by_domain.values())
-    write_atomic(made / _SOURCE, json.dumps({"rows": rows, "left_out": left_out}))
+    kept = sum(map(len, by_domain.values()))
+    write_atomic(made / _SOURCE, json.dumps({"rows": kept, "left_out": left_out}))
 
 
 def _converted(named: _Named, files: Iterable[Path], field: str) -> list[Converted]:

@@ -77,13 +77,15 @@ def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, 
     evaluation = record.evaluation
     rows: list[tuple[str, str]] = []
     if evaluation is not None:
+        # Servers that ran already were measured live only: nothing was captured that could be replayed.
+        replayed = bool(evaluation.replay.domains)
+        shown = evaluation.replay if replayed else evaluation.live
         # Hard spaces keep each name and its figure on one line.
-        domains = ", ".join(
-            f"{name}{HARD}{wording.tau(t.value)}" for name, t in evaluation.replay.domains.items()
-        )
-        macro = evaluation.replay.macro
+        domains = ", ".join(f"{name}{HARD}{wording.tau(t.value)}" for name, t in shown.domains.items())
+        macro = shown.macro
         text = (
-            f"{wording.tau(macro.value)} {wording.interval(macro.low, macro.high)} tokens per round, replayed"
+            f"{wording.tau(macro.value)} {wording.interval(macro.low, macro.high)} tokens per round, "
+            f"{'replayed' if replayed else 'live'}"
         )
         if evaluation.live.pooled.value is not None:
             gap = (
