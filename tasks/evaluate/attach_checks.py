@@ -162,7 +162,7 @@ def _notes(one: _Told) -> list[str]:
         method = f" ({known['method']})" if known.get("method") else ", its method is not told"
         said.append(f"{one.draft_tokens} draft tokens{method}")
     if one.prefix_caching:
-        said.append("prefix caching is on: the second arm that is asked a prompt may be faster by it")
+        said.append("prefix caching is on: prompts that come again start sooner than new ones")
     if one.prefix_caching is None:
         said.append("whether it caches prefixes is not told")
     if one.dtype is None:

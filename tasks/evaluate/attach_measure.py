@@ -14,9 +14,7 @@ from profiles.schema import Profile
 from tasks.errors import ServiceError, StageInputError
 from tasks.evaluate.attach import AttachedArm
 from tasks.evaluate.live import Answer, ArmClient, ArmRecord, LivePrompt, ask_domains
-from tasks.evaluate.load.levels import levels_of, load_sweep, write_prompts
-from tasks.evaluate.load.models import LoadPoint
-from tasks.evaluate.load.sweep import sweep
+from tasks.evaluate.load.arm import load_arm, loaded
 from tasks.evaluate.models import EvaluationReport
 from tasks.evaluate.prompt_sets import set_notes
 from tasks.evaluate.report import build_report
@@ -69,11 +67,13 @@ def measure_attached(
     )
     for arm, record in zip(arms[2:], others, strict=True):
         report = _with_arm(profile, report, plain, record, arm)
-    points = _load(profile, run, folder, arms, prompts, launcher, progress)
-    if not points:
+    for arm in arms:
+        identity = _fingerprint(profile, arm, prompts)
+        load_arm(profile, arm, arm.name, prompts, folder, launcher, run, progress, identity)
+    found = loaded(profile, [arm.name for arm in arms], folder)
+    if found is None:
         return report
-    loaded = load_sweep(points, not profile.evaluate.live.triton_interpreter)
-    return report.model_copy(update={"load": loaded, "notes": (*report.notes, *loaded.notes)})
+    return report.model_copy(update={"load": found, "notes": (*report.notes, *found.notes)})
 
 
 def _with_arm(
@@ -212,26 +212,3 @@ def _fingerprint(profile: Profile, arm: AttachedArm, prompts: Sequence[LivePromp
         [prompt.model_dump(mode="json") for prompt in prompts],
     ]
     return sha256_text(canonical(parts))
-
-
-def _load(
-    profile: Profile,
-    run: RunFolder,
-    folder: Path,
-    arms: Sequence[AttachedArm],
-    prompts: Sequence[LivePrompt],
-    launcher: Launcher,
-    progress: Progress,
-) -> list[LoadPoint]:
-    levels = levels_of(profile)
-    if not levels:
-        return []
-    file = write_prompts(folder / "load" / "prompts.jsonl", prompts)
-    return [
-        point
-        for arm in arms
-        for point in sweep(
-            arm, arm.name, levels, file, folder / "load", launcher, run, progress,
-            identity=_fingerprint(profile, arm, prompts),
-        )
-    ]  # fmt: skip

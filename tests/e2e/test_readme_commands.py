@@ -29,8 +29,8 @@ SMALL: dict[str, dict[str, Any]] = {
         "live": {"per_domain": 1, "max_new_tokens": 16, "triton_interpreter": True},
     },
 }
-# These stay until they are stopped, or are run by the tests of deployments and set-up; `evaluate` needs a hub,
-# a published draft or servers, which its own tests bring.
+# These stay until they are stopped, or are run by the tests of deployments and set-up; `evaluate` needs a
+# hub, a published draft or servers, which its own tests bring.
 ELSEWHERE = {("serve",), ("ui",)}
 
 

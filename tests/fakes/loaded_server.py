@@ -6,7 +6,7 @@ counts rounds: each accepts half of K.
 
 What it does may depend on the load, which `load_generator.py` names in the header X-Concurrency:
 --hang, --die and --fail take such numbers, --speed pairs `concurrency=seconds per token`, sent in the usage
-as `seconds_per_token`, so that tests need no clock. --foreign counts one request of somebody else with each
+as `seconds_per_token`, so that tests need no clock. --stuck never gives up the requests that hang. --foreign counts one request of somebody else with each
 of ours. --wrong makes the answer differ from a plain server's at the third token.
 """
 
@@ -91,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(body, load)
         finally:
             with counters.lock:
-                counters.open -= 1
+                counters.open -= not (load in options.hang and options.stuck)
 
     def wait_for_goodbye(self) -> None:
         """Say nothing until the client goes away; the engine then gives its request up."""
@@ -194,6 +194,7 @@ def main() -> None:
     parser.add_argument("--die", type=numbers, default=set())
     parser.add_argument("--fail", type=numbers, default=set())
     parser.add_argument("--speed", type=speeds, default={})
+    parser.add_argument("--stuck", action="store_true")
     parser.add_argument("--foreign", action="store_true")
     parser.add_argument("--wrong", action="store_true")
     Handler.options = parser.parse_args()

@@ -46,12 +46,14 @@ class Endpoint(Protocol):
 
 
 class StoredPoint(BaseModel):
-    """A finished point on disk, with the digest of what it was made from."""
+    """A point on disk, with the digest of what it was made from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fingerprint: str
     point: LoadPoint
+    final: bool = True
+    """False for one that a server which was gone prevented: it is worth another attempt."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class _Sweep:
         return Server(self.endpoint.url, self.endpoint.served_name, self.endpoint.api_key)
 
     def file(self, level: Level, suffix: str = ".json") -> Path:
-        return self.folder / f"{self.arm}-{level.label}{suffix}"
+        return point_file(self.folder, self.arm, level, suffix)
 
 
 def sweep(
@@ -97,34 +99,48 @@ def sweep(
         identity: Digest of what the arm serves (`arm_fingerprint`): points of another one are not reused.
 
     Returns:
-        One point for each level. A server that is gone gives invalid points, which are not stored: a resumed
-        evaluation measures them again.
+        One point for each level. A server that is gone or hangs gives invalid points, which another sweep
+        measures again.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     here = _Sweep(endpoint, arm, prompts_file, folder, launcher, run, progress)
-    prompts = sha256_file(prompts_file)
     points = []
     for number, level in enumerate(levels, start=1):
         progress.update(done=number - 1, total=len(levels), unit="levels", note=_note(here, level))
-        fingerprint = sha256_text(canonical([level.model_dump(mode="json"), prompts, arm, identity]))
-        point = stored_point(here.file(level), fingerprint)
+        fingerprint = point_fingerprint(arm, level, prompts_file, identity)
+        point = final_point(here.file(level), fingerprint)
         if point is None:
-            point, keep = _measure(here, level)
-            if keep:
-                stored = StoredPoint(fingerprint=fingerprint, point=point)
-                write_atomic(here.file(level), stored.model_dump_json(indent=1))
+            point, final = _measure(here, level)
+            stored = StoredPoint(fingerprint=fingerprint, point=point, final=final)
+            write_atomic(here.file(level), stored.model_dump_json(indent=1))
             _tell_tracker(folder.parent / "metrics.jsonl", point)
         points.append(point)
     return tuple(points)
 
 
-def stored_point(file: Path, fingerprint: str) -> LoadPoint | None:
-    """The finished point in `file` if it was made from the same inputs."""
+def point_fingerprint(arm: str, level: Level, prompts_file: Path, identity: str) -> str:
+    """Digest of everything that a point is made from."""
+    parts = [level.model_dump(mode="json"), sha256_file(prompts_file), arm, identity]
+    return sha256_text(canonical(parts))
+
+
+def point_file(folder: Path, arm: str, level: Level, suffix: str = ".json") -> Path:
+    """Where a point, or with another suffix what belongs to it, is stored."""
+    return folder / f"{arm}-{level.label}{suffix}"
+
+
+def read_point(file: Path) -> StoredPoint | None:
+    """The point in `file`, whatever it was made from; None if there is none that can be read."""
     try:
-        stored = StoredPoint.model_validate_json(file.read_text(encoding="utf-8"))
+        return StoredPoint.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
         return None
-    return stored.point if stored.fingerprint == fingerprint else None
+
+
+def final_point(file: Path, fingerprint: str) -> LoadPoint | None:
+    """The point in `file` if it was made from the same inputs and needs no other attempt."""
+    stored = read_point(file)
+    return stored.point if stored and stored.final and stored.fingerprint == fingerprint else None
 
 
 def _measure(here: _Sweep, level: Level) -> tuple[LoadPoint, bool]:
@@ -133,6 +149,9 @@ def _measure(here: _Sweep, level: Level) -> tuple[LoadPoint, bool]:
         before = read_idle(here.server, SETTLE_S)
     except ServiceError as error:
         return _lost(here, level, f"the server does not answer: {error.what}"), False
+    if before.open:
+        why = f"{before.open} requests are open and do not end: the engine hangs, or another client uses it"
+        return _lost(here, level, why), False
     result = here.file(level, ".requests.json")
     result.unlink(missing_ok=True)
     status, seconds = _generate(here, level, result)

@@ -11,6 +11,7 @@ from loaded import QuickGenerator, Running, loaded_server
 from profiles.load import load_profile
 from tasks.evaluate.live import LivePrompt
 from tasks.evaluate.load import sweep as module
+from tasks.evaluate.load.arm import is_loaded, load_arm, loaded
 from tasks.evaluate.load.levels import levels_of, load_sweep, write_prompts
 from tasks.evaluate.load.models import Level, LoadPoint
 from tasks.evaluate.load.sweep import sweep
@@ -131,6 +132,19 @@ def test_an_engine_that_dies_costs_its_points_and_a_resume_measures_them(
     assert again[0] == first[0] and launcher.started == ["load-draft-c2", "load-draft-c4"]
 
 
+def test_an_engine_that_hangs_for_good_costs_one_time_limit(
+    tmp_path: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0.2)
+    launcher = QuickGenerator()
+    with loaded_server("--hang", "2", "--stuck") as server:
+        levels = (level(1), level(2, timeout_s=2.0), level(4))
+        points = measure(tmp_path, server, prompts, *levels, launcher=launcher)
+    assert points[0].usable and points[1].timed_out
+    assert "are open and do not end: the engine hangs" in points[2].invalid
+    assert launcher.started == ["load-draft-c1", "load-draft-c2"]
+
+
 def test_points_of_other_prompts_settings_or_drafts_are_not_reused(tmp_path: Path, prompts: Path) -> None:
     launcher = QuickGenerator()
     with loaded_server() as server:
@@ -152,6 +166,28 @@ def test_requests_of_somebody_else_make_the_point_invalid(tmp_path: Path, prompt
         "120 tokens were generated and 60 were ours"
     )
     assert point.output_tokens_per_s == 0.0
+
+
+def test_an_arm_is_loaded_as_the_profile_asks_and_its_server_is_needed_once(tmp_path: Path) -> None:
+    load = {"concurrency": [1, 2], "min_requests": 2, "requests_per_user": 1, "max_new_tokens": 3}
+    profile = load_profile("laptop", {"evaluate": {"load": load}}).profile
+    asked = [LivePrompt(prompt_id="p", domain="qa", token_ids=(1, 2))]
+    run = create_run(tmp_path, "run", profile)
+    stage = run.path / "05-evaluate"
+    stage.mkdir()
+    assert not is_loaded(profile, "draft", asked, stage, "id")
+    with loaded_server("--draft", "4", "--die", "2") as server:
+        launcher = QuickGenerator()
+        load_arm(profile, server, "draft", asked, stage, launcher, run, SilentProgress(), "id")
+    assert not is_loaded(profile, "draft", asked, stage, "id")
+    found = loaded(profile, ["draft", "plain"], stage)
+    assert found is not None and [point.usable for point in found.points] == [True, False]
+    with loaded_server("--draft", "4") as server:
+        load_arm(profile, server, "draft", asked, stage, launcher, run, SilentProgress(), "id")
+    assert is_loaded(profile, "draft", asked, stage, "id") and not is_loaded(profile, "draft", asked, stage)
+    assert launcher.started == ["load-draft-c1", "load-draft-c2", "load-draft-c2"]
+    off = load_profile("laptop").profile
+    assert is_loaded(off, "draft", asked, stage) and loaded(off, ["draft"], stage) is None
 
 
 def test_a_rate_level_has_no_limit_of_requests_in_flight(tmp_path: Path, prompts: Path) -> None:
