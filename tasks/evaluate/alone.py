@@ -17,8 +17,11 @@ from tasks.evaluate.draft_source import FoundDraft, find_draft, read_found
 _NO_TRAINING: dict[str, Any] = {
     "prompts": {"train": []},
     # Only evaluation prompts are captured: nothing trains beside them, and every sample stays.
-    "stream": {"answers": "generate", "overlap": False, "retention": "all"},
+    "stream": {"overlap": False, "retention": "all"},
     "train": {"init_from": None},
+}
+_OWN_ANSWERS: dict[str, Any] = {
+    "stream": {"answers": "generate", "answer_url": None, "answer_model": None, "answer_api_key_env": None}
 }
 
 
@@ -91,10 +94,11 @@ def overrides_for(
     Raises:
         ProfileProblem: The profile cannot be loaded.
     """
-    values: dict[str, Any] = {}
-    if full:
-        values = overlay_values(FULL, load_profile(base).profile.name)
+    profile = load_profile(base).profile
+    values = overlay_values(FULL, profile.name) if full else {}
     values = merge(values, _NO_TRAINING)
+    if profile.stream.answers != "generate":
+        values = merge(values, _OWN_ANSWERS)
     if asked.draft is not None:
         values = merge(values, asked.draft.overrides())
     if target is not None:

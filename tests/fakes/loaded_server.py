@@ -6,8 +6,9 @@ counts rounds: each accepts half of K.
 
 What it does may depend on the load, which `load_generator.py` names in the header X-Concurrency:
 --hang, --die and --fail take such numbers, --speed pairs `concurrency=seconds per token`, sent in the usage
-as `seconds_per_token`, so that tests need no clock. --stuck never gives up the requests that hang. --foreign counts one request of somebody else with each
-of ours. --wrong makes the answer differ from a plain server's at the third token.
+as `seconds_per_token`, so that tests need no clock. --stuck never gives up the requests that hang. --foreign
+counts one request of somebody else with each of ours. --wrong makes the answer differ from a plain server's
+at the third token.
 """
 
 from __future__ import annotations

@@ -70,8 +70,6 @@ def change(before: Reading, after: Reading, ours: Ours) -> tuple[SpecDelta, str]
         return grown, grown.invalid
     finished = round(after.finished - before.finished)
     foreign = []
-    if before.open:
-        foreign.append(f"{before.open} requests were open before it began")
     if after.open:
         foreign.append(f"{after.open} are open after its end")
     if finished > ours.requests:

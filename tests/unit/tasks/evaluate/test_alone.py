@@ -28,6 +28,14 @@ def test_the_draft_decides_layers_and_tokens_and_the_user_wins(draft_dir: Path) 
     assert profile.evaluate.live.per_domain == 1 and profile.evaluate.load.concurrency == (1, 4)
 
 
+def test_answers_come_from_the_target_whatever_the_profile_trains_on(draft_dir: Path) -> None:
+    served = {"answers": "served", "answer_url": "http://a", "retention": "window", "window_bytes": 10**9}
+    changes = {"stream": served, "train": {"epochs": 1, "draft": {"vocab_size": None}}}
+    base = load_profile("laptop", changes).profile
+    profile = load_profile(base, overrides_for(base, measuring(str(draft_dir), (), None))).profile
+    assert (profile.stream.answers, profile.stream.retention) == ("generate", "all")
+
+
 def test_without_full_the_laptop_measures_no_load(draft_dir: Path) -> None:
     values = overrides_for("laptop", measuring(str(draft_dir), (), None))
     profile = load_profile("laptop", values).profile
