@@ -69,12 +69,9 @@ def _run(flow: Any, parameters: dict[str, Any], prefect_page: str, as_json: bool
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         run = name()
         _mark_cancelled(run)
-        _print_closing(run, prefect_page)
+        _print_end(run, prefect_page, as_json)
         return EXIT_INTERRUPTED if isinstance(interruption, KeyboardInterrupt) else EXIT_TERMINATED
-    if as_json and state.is_completed():
-        _print_json(name())
-        return EXIT_FAILED if state.name == "Held" else EXIT_DONE
-    return _report(name(), state, prefect_page)
+    return _report(name(), state, prefect_page, as_json)
 
 
 def flow_run_id_holder() -> Any:
@@ -90,19 +87,26 @@ def flow_run_id_holder() -> Any:
     return find
 
 
-def _report(run: RunFolder | None, state: Any, prefect_page: str) -> int:
+def _report(run: RunFolder | None, state: Any, prefect_page: str, as_json: bool = False) -> int:
     """Closing lines and the exit code of a flow run that ended by itself; an error is said once."""
     if not state.is_completed():
         error = state.result(raise_on_failure=False)
-        _print_closing(run, prefect_page, error_follows=True)
+        _print_end(run, prefect_page, as_json, error_follows=True)
         if isinstance(error, RetrainError):
             return show_error(error)
         if isinstance(error, Exception):
             return show_unexpected(error)
         click.echo(f"error: {state.message}", err=True)
         return EXIT_FAILED
-    _print_closing(run, prefect_page)
+    _print_end(run, prefect_page, as_json)
     return EXIT_FAILED if state.name == "Held" else EXIT_DONE
+
+
+def _print_end(run: RunFolder | None, prefect_page: str, as_json: bool, error_follows: bool = False) -> None:
+    if as_json:
+        _print_json(run)
+    else:
+        _print_closing(run, prefect_page, error_follows)
 
 
 def _print_closing(run: RunFolder | None, prefect_page: str, error_follows: bool = False) -> None:
@@ -117,7 +121,7 @@ def _print_closing(run: RunFolder | None, prefect_page: str, error_follows: bool
 
 
 def _print_json(run: RunFolder | None) -> None:
-    """The run's summary, and its evaluation in full."""
+    """The run's summary, and its evaluation in full if it came to one."""
     from tasks.report.record import read_run
     from tasks.report.summary import read_summary
 
