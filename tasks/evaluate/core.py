@@ -19,6 +19,7 @@ from tasks.evaluate.arm_series import MeasuredArms, measure_arms
 from tasks.evaluate.arms import ArmsWork
 from tasks.evaluate.assemble import ReplayRow
 from tasks.evaluate.models import EvaluationReport
+from tasks.evaluate.prompt_sets import set_notes
 from tasks.evaluate.report import build_report
 from tasks.processes.job import run_job
 from tasks.processes.launcher import Launcher, ProcessSpec
@@ -72,7 +73,7 @@ def evaluate(
     """
     here = Evaluation(profile, run, folder, captures, log_dir, target_dir, launcher, progress)
     rows = _replay(here, "replay", draft_dir, dict(draft.files))
-    notes: list[str] = []
+    notes: list[str] = set_notes(profile.prompts.evaluate)
     old_rows = _replay_incumbent(here, incumbent, notes) if incumbent else None
     prompts = live_prompts(rows, profile.evaluate.live.per_domain)
     old = DraftFolder(incumbent[1], draft_files(incumbent[1])) if incumbent and old_rows is not None else None

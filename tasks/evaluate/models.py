@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from tasks.evaluate.arm_models import ArmsDetail
+from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.measured import Lossless, Measurement, PromptComparison, TauEstimate
 
 __all__ = [
@@ -77,3 +78,5 @@ class EvaluationReport(BaseModel):
     notes: tuple[str, ...] = ()
     arms_detail: ArmsDetail | None = None
     """Every arm with its conditions, counts, verdict and drift; what could not be measured, and why."""
+    load: LoadSweep | None = None
+    """Arms under load; None where no level was measured."""
