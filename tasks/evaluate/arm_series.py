@@ -76,9 +76,10 @@ def _one(work: ArmsWork, arm: PlannedArm, found: MeasuredArms) -> None:
     if stored is not None:
         found.records[arm.name] = stored
         found.reused.add(arm.name)
-        return
+        if work.is_loaded(arm):
+            return
     found.starts[arm.name] = 1
-    found.records[arm.name] = measure_arm(work, arm)
+    found.records[arm.name] = measure_arm(work, arm, stored)
 
 
 def _target_alone(work: ArmsWork, arm: PlannedArm, found: MeasuredArms) -> None:
@@ -92,7 +93,8 @@ def _target_alone(work: ArmsWork, arm: PlannedArm, found: MeasuredArms) -> None:
         if stored is not None:
             found.records[name] = stored
             found.reused.add(name)
-    if PLAIN in found.records and (AGAIN in found.records or not again) and not _open_questions(found):
+    complete = PLAIN in found.records and (AGAIN in found.records or not again) and work.is_loaded(arm)
+    if complete and not _open_questions(found):
         return
     found.starts[PLAIN] = 1
     with work.serve(arm) as endpoint:
@@ -104,6 +106,7 @@ def _target_alone(work: ArmsWork, arm: PlannedArm, found: MeasuredArms) -> None:
         if asked:
             found.rulings |= _ask(work, endpoint, asked)
             _store_rulings(work.folder, fingerprint, found.rulings)
+        work.load(arm, endpoint)
 
 
 def again_prompts(work: ArmsWork) -> list[LivePrompt]:

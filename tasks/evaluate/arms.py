@@ -19,6 +19,7 @@ from tasks.evaluate.arm_plan import PlannedArm
 from tasks.evaluate.arm_record import ArmRecord
 from tasks.evaluate.arm_session import Wishes, by_domain, hold_session
 from tasks.evaluate.live import Answer, ArmClient, LivePrompt
+from tasks.evaluate.load.arm import is_loaded, load_arm
 from tasks.processes.launcher import Launcher
 from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
@@ -75,6 +76,24 @@ class ArmsWork:
             progress=self.progress,
         )
 
+    def load(self, arm: PlannedArm, endpoint: ArmEndpoint) -> None:
+        """Load a server that runs at the profile's levels; a level that fails costs that level alone."""
+        load_arm(
+            self.profile,
+            endpoint,
+            arm.name,
+            self.prompts,
+            self.folder.parent,
+            self.launcher,
+            self.run,
+            self.progress,
+            self.fingerprint(arm),
+        )
+
+    def is_loaded(self, arm: PlannedArm) -> bool:
+        """Whether no server is needed for the load of this arm any more."""
+        return is_loaded(self.profile, arm.name, self.prompts, self.folder.parent, self.fingerprint(arm))
+
     def store(self, record: ArmRecord) -> ArmRecord:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(self.folder / f"{record.name}.json", record.model_dump_json(indent=1))
@@ -114,14 +133,19 @@ def stored_arm(folder: Path, name: str, fingerprint: str) -> ArmRecord | None:
     return record if record.fingerprint == fingerprint else None
 
 
-def measure_arm(work: ArmsWork, arm: PlannedArm) -> ArmRecord:
-    """Start the arm's server once, ask everything, and store the record at once.
+def measure_arm(work: ArmsWork, arm: PlannedArm, stored: ArmRecord | None = None) -> ArmRecord:
+    """Start the arm's server once, ask everything, store the record at once, then load the server.
+
+    Args:
+        stored: What an earlier attempt has measured: only the load is missing.
 
     Raises:
         ServiceError: The server did not start, died, or made no token for too long.
     """
     with work.serve(arm) as endpoint:
-        return work.store(measured(work, arm, endpoint))
+        record = stored or work.store(measured(work, arm, endpoint))
+        work.load(arm, endpoint)
+        return record
 
 
 def measured(work: ArmsWork, arm: PlannedArm, endpoint: ArmEndpoint) -> ArmRecord:

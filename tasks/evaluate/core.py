@@ -18,6 +18,7 @@ from tasks.evaluate.arm_record import LivePrompt
 from tasks.evaluate.arm_series import MeasuredArms, measure_arms
 from tasks.evaluate.arms import ArmsWork
 from tasks.evaluate.assemble import ReplayRow
+from tasks.evaluate.load.arm import loaded
 from tasks.evaluate.models import EvaluationReport
 from tasks.evaluate.prompt_sets import set_notes
 from tasks.evaluate.report import build_report
@@ -78,7 +79,7 @@ def evaluate(
     prompts = live_prompts(rows, profile.evaluate.live.per_domain)
     old = DraftFolder(incumbent[1], draft_files(incumbent[1])) if incumbent and old_rows is not None else None
     arms = _arms(here, prompts, DraftFolder(draft_dir, dict(draft.files)), old, "; ".join(notes))
-    return build_report(
+    report = build_report(
         profile,
         rows=rows,
         plain=arms.plain,
@@ -89,6 +90,7 @@ def evaluate(
         incumbent_rows=old_rows,
         notes=notes,
     )
+    return report.model_copy(update={"load": loaded(profile, list(arms.records), folder)})
 
 
 def live_prompts(rows: Sequence[ReplayRow], per_domain: int) -> list[LivePrompt]:
