@@ -15,10 +15,13 @@ from tasks.evaluate.arms import DRAFT, PLAIN, arm_fingerprint, measure_arm
 from tasks.evaluate.assemble import ReplayRow
 from tasks.evaluate.live import ArmRecord, LivePrompt
 from tasks.evaluate.models import EvaluationReport
+from tasks.evaluate.policy.core import with_policy
+from tasks.evaluate.policy.slots import slots_beside
 from tasks.evaluate.report import build_report
 from tasks.processes.job import run_job
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.run_folder import RunFolder
+from tasks.serve.command import dspark_speculative_config
 from tasks.stage import canonical, sha256_file, sha256_text, write_atomic
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
@@ -73,7 +76,7 @@ def evaluate(
     prompts = live_prompts(rows, profile.evaluate.live.per_domain)
     plain = _arm(here, PLAIN, prompts, None, {})
     drafted = _arm(here, DRAFT, prompts, draft_dir, dict(draft.files))
-    return build_report(
+    report = build_report(
         profile,
         rows=rows,
         plain=plain,
@@ -82,6 +85,15 @@ def evaluate(
         incumbent=incumbent[0] if incumbent and old_rows is not None else None,
         incumbent_rows=old_rows,
         notes=notes,
+    )
+    return with_policy(
+        report,
+        slots_beside(_rows_file(here, "replay", dict(draft.files))),
+        profile.evaluate,
+        folder,
+        base=dspark_speculative_config(profile, ""),
+        draft=sha256_text(canonical(dict(draft.files))),
+        captures=captures.digest,
     )
 
 
@@ -125,15 +137,9 @@ def _arm(
 
 def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[str, str]) -> list[ReplayRow]:
     """Replay a draft in its own process, unless the same replay is already there."""
-    answers = here.folder / "answers"
+    out = _rows_file(here, name, draft_files)
+    answers = out.parent
     answers.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lengths = sorted(set(walk_lengths(here.profile)))
-    inputs = {
-        "captures": here.captures.digest,
-        "draft": dict(draft_files),
-        "lengths": lengths,
-    }
-    out = answers / f"{name}-{sha256_text(canonical(inputs))[:16]}.jsonl"
     if not out.exists():
         config = {
             "draft_dir": str(draft_dir),
@@ -141,7 +147,7 @@ def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[s
             "log_dir": str(here.log_dir),
             "out": str(out),
             "progress": str(here.run.progress / f"{name}.jsonl"),
-            "lengths": lengths,
+            "lengths": sorted(set(walk_lengths(here.profile))),
             "threads": here.profile.train.threads or 0,
         }
         config_file = answers / f"{name}.config.json"
@@ -163,6 +169,16 @@ def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[s
             hint="check prompts.evaluate, then run again from stage stream",
         )
     return [ReplayRow.of(json.loads(line)) for line in lines]
+
+
+def _rows_file(here: Evaluation, name: str, draft_files: Mapping[str, str]) -> Path:
+    """Where the replay of a draft on these captures lies; its slots lie beside it."""
+    inputs = {
+        "captures": here.captures.digest,
+        "draft": dict(draft_files),
+        "lengths": sorted(set(walk_lengths(here.profile))),
+    }
+    return here.folder / "answers" / f"{name}-{sha256_text(canonical(inputs))[:16]}.jsonl"
 
 
 def _replay_incumbent(

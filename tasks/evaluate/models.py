@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.evaluate.policy.models import PolicyReport
+
 Lossless = Literal["identical", "within_noise", "different"]
 
 
@@ -106,3 +108,5 @@ class EvaluationReport(BaseModel):
     live_valid: bool = True
     """False if the live measurement cannot be used; the notes say why."""
     notes: tuple[str, ...] = ()
+    policy: PolicyReport | None = None
+    """Calibration of the confidence head, and how many draft tokens to verify under load."""
