@@ -54,8 +54,8 @@ class Policy(Part):
     """Least survival probabilities that are tried as a simple policy."""
     min_gain: Fraction = 0.01
     """Least gain over the best fixed number of draft tokens for which adaptive verification is advised."""
-    simulated_rounds: Annotated[int, Field(ge=100)] = 20_000
-    """Rounds that each policy plays at each concurrency."""
+    passes: Positive = 4
+    """Times that the simulation answers every prompt, for each policy at each concurrency."""
 
 
 class Evaluate(Part):

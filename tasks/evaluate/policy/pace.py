@@ -38,8 +38,12 @@ def gain(of: Pace, over: Pace, how: Bootstrap) -> Gain:
     drawn = _drawn(int(both.sum()), how.samples, how.seed)
     low, high = how.bounds((drawn @ theirs) / (drawn @ ours) - 1)
     value = float(theirs.sum() / ours.sum() - 1)
-    # Equal paces must give 0 and not a rounding error, which has a sign.
-    return Gain(value=round(value, _DIGITS), low=round(low, _DIGITS), high=round(high, _DIGITS))
+    return Gain(value=_rounded(value), low=_rounded(low), high=_rounded(high))
+
+
+def _rounded(value: float) -> float:
+    """Equal paces must give 0 and not a rounding error, which has a sign."""
+    return round(value, _DIGITS) + 0.0
 
 
 @lru_cache(maxsize=4)

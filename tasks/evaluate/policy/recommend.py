@@ -111,8 +111,8 @@ class Load:
 
     def _play(self, choose: Choose, walks: Walks | None = None) -> tuple[Played, Walks]:
         walks = walks or self._rounds.walks
-        rounds, seed = self._settings.simulated_rounds, self._how.seed
-        return play(walks, self._table, self._requests, rounds, choose, seed), walks
+        passes, seed = self._settings.passes, self._how.seed
+        return play(walks, self._table, self._requests, passes, choose, seed), walks
 
     def _pace(self, played: Played, walks: Walks) -> Pace:
         seconds = np.full(walks.prompts, np.nan)

@@ -22,7 +22,8 @@ from tasks.evaluate.policy.walks import Played, Walks
 
 Choose = Callable[[Ints, Ints], Ints]
 """(anchors `[S, R]`, anchors of the round before or -1) -> draft tokens to verify `[S, R]`."""
-_SIDE_BY_SIDE = 64
+_LEAST, _MOST = 64, 1024
+"""Requests that are played side by side, in all groups together."""
 _FIGURES = 4
 
 
@@ -51,29 +52,28 @@ def by_threshold(confidences: Floats, least: float) -> Choose:
     return lambda here, _: threshold(chance[here], least)
 
 
-def play(walks: Walks, table: CostTable, requests: int, rounds: int, choose: Choose, seed: int) -> Played:
-    """Play about `rounds` rounds with `requests` in flight.
+def play(walks: Walks, table: CostTable, requests: int, passes: int, choose: Choose, seed: int) -> Played:
+    """Play until every prompt was answered about `passes` times, and each at least once.
 
-    A request's share of time is that of its whole steps, since it waits for the batch. A prompt's figures are
-    those of its answers from first to last token; only where none was played whole, those of the parts.
+    A request's share of time is that of its whole steps, since it waits for the batch. Only answers that were
+    played from first to last token count, so that a prompt's figures do not depend on where it was cut.
     """
     random = np.random.default_rng(seed)
-    groups = max(1, _SIDE_BY_SIDE // requests)
+    groups = max(1, min(_MOST, max(_LEAST, walks.prompts // 4)) // requests)
     here = random.choice(walks.starts, size=(groups, requests))
     before = np.full_like(here, -1)
     whole = np.zeros(here.shape, dtype=bool)
     running = np.zeros((_FIGURES, *here.shape))
     queue, served = random.permutation(walks.prompts), 0
-    totals, parts = np.zeros((2, _FIGURES, walks.prompts))
+    totals = np.zeros((_FIGURES, walks.prompts))
     seconds_of = step_seconds(table, np.arange(requests * (walks.positions + 1) + 1), drafting=requests)
-    for _ in range(max(1, rounds // here.size)):
+    while served < passes * walks.prompts or not totals[0].all():
         verified = choose(here, before)
         won = np.minimum(walks.accepted[here], verified)
         running += _figures(won, verified, seconds_of[requests + verified.sum(axis=1)])
         following = walks.next_row[here, won]
         ended = following < 0
         _add(totals, walks.prompt[here], running, ended & whole)
-        _add(parts, walks.prompt[here], running, ended & ~whole)
         fresh = queue[(served + np.arange(int(ended.sum()))) % len(queue)]
         served += len(fresh)
         running[:, ended] = 0
@@ -81,8 +81,7 @@ def play(walks: Walks, table: CostTable, requests: int, rounds: int, choose: Cho
         before = np.where(ended, -1, here)
         following[ended] = walks.first_row[fresh]
         here = following
-    _add(parts, walks.prompt[here], running, before >= 0)
-    return Played(*np.where(totals[0] > 0, totals, parts))
+    return Played(*totals)
 
 
 def _figures(won: Ints, verified: Ints, seconds: Floats) -> Floats:

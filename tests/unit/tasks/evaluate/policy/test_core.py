@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from profiles.evaluation import Evaluate, Policy
-from tasks.evaluate.policy.core import CALIBRATION_FILE, COSTS_FILE, policy_of
+from tasks.evaluate.models import EvaluationReport, Measurement, TauEstimate
+from tasks.evaluate.policy.core import CALIBRATION_FILE, COSTS_FILE, policy_of, with_policy
 from tasks.evaluate.policy.costs import cost_table
 from tasks.evaluate.policy.models import CostTable, PolicyReport
 from tasks.evaluate.policy.options import by_batch_size, command_line, options
 
 SETTINGS = Evaluate(
-    bootstrap_samples=200, policy=Policy(simulated_rounds=2000, thresholds=(0.5,), concurrencies=(1, 4, 16))
+    bootstrap_samples=200, policy=Policy(passes=2, thresholds=(0.5,), concurrencies=(1, 4, 16))
 )
 BASE = {"method": "dspark", "model": "somewhere", "draft_sample_method": "greedy"}
 
@@ -72,7 +73,7 @@ def test_a_busy_machine_wants_fewer_and_none_in_the_end(policy: Callable[..., Po
 
 def test_a_head_with_insight_makes_adapting_worth_it(policy: Callable[..., PolicyReport]) -> None:
     """Chances near 0 or 1, and the head knows which: under load only the sure tokens are verified."""
-    found = policy(costs(0.0005, free=16), low=0.01, high=0.99, positions=3, prompts=60)
+    found = policy(costs(0.00025, free=16), low=0.01, high=0.99, positions=3, prompts=60)
     busy = found.recommendation[-1]
     assert busy.adaptive_verification_helps is True
     assert busy.adaptive_gain is not None and busy.adaptive_gain.low > 0
@@ -96,13 +97,13 @@ def test_doing_nothing_in_both_ways_is_undecided(policy: Callable[..., PolicyRep
 
 
 def test_costs_without_meaning_decide_nothing(policy: Callable[..., PolicyReport]) -> None:
-    found = policy(costs(0.0005, free=16, meaningful=False), low=0.01, high=0.99, positions=3, prompts=60)
+    found = policy(costs(0.00025, free=16, meaningful=False), low=0.01, high=0.99, positions=3, prompts=60)
     assert [one.adaptive_verification_helps for one in found.recommendation] == [None] * 3
     assert any("mean nothing" in note for note in found.notes)
 
 
 def test_few_prompts_decide_nothing(policy: Callable[..., PolicyReport]) -> None:
-    found = policy(costs(0.0005, free=16), low=0.01, high=0.99, positions=3, prompts=3, tokens=200)
+    found = policy(costs(0.00025, free=16), low=0.01, high=0.99, positions=3, prompts=3, tokens=200)
     assert [one.adaptive_verification_helps for one in found.recommendation] == [None] * 3
     assert any("3 prompts are too few" in note for note in found.notes)
 
@@ -164,6 +165,23 @@ def test_a_file_of_an_earlier_measurement_does_not_stay(
     policy(costs(0.001))
     policy(None, logits=None)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_report_gets_its_policy_where_replay_wrote_slots(
+    invent: Callable[..., Any], tmp_path: Path
+) -> None:
+    nothing = TauEstimate(value=None, prompts=0, rounds=0, accepted=0)
+    measured = Measurement(domains={}, macro=nothing, pooled=nothing)
+    report = EvaluationReport(
+        replay=measured, live=measured, common_replay_pooled=None, live_gap=None, lossless="identical",
+        comparisons=(), arms=(), block_size=4, draft_sample_method="greedy",
+        rejection_sample_method="standard",
+    )  # fmt: skip
+    assert with_policy(report, tmp_path / "none.slots.safetensors", SETTINGS, tmp_path) is report
+    found = with_policy(report, invent().path, SETTINGS, tmp_path, draft="d2").policy
+    assert found is not None and found.calibration is not None and found.calibration.draft == "d2"
+    assert "no load was measured" in found.notes[0]
+    assert (tmp_path / CALIBRATION_FILE).exists()
 
 
 def test_the_options_are_fields_of_the_installed_engine() -> None:

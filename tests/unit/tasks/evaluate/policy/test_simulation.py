@@ -37,9 +37,9 @@ def head(invent: Callable[..., Any], **options: Any) -> Heads:
 def test_a_fixed_number_plays_as_it_walks(requests: int, invent: Callable[..., Any]) -> None:
     walks, _ = head(invent, prompts=20)
     costs = table(8, 0.001)
-    played = play(walks, costs, requests, 8000, lambda here, _: np.full(here.shape, 2), seed=0)
+    played = play(walks, costs, requests, 2, lambda here, _: np.full(here.shape, 2), seed=0)
     walked = walk_fixed(walks, 2)
-    assert (played.tokens > 0).all()
+    assert (played.rounds >= walked.rounds).all()
     assert played.tokens / played.rounds == pytest.approx(walked.tokens / walked.rounds)
     assert played.verified == pytest.approx(2 * played.rounds)
     one_step = 0.010 + max(0, 3 * requests - 8) * 0.001
@@ -50,7 +50,7 @@ def test_the_same_seed_plays_the_same(invent: Callable[..., Any]) -> None:
     walks, confidences = head(invent)
     costs = table(8, 0.001)
     choose = by_scheduler(confidences, steps_per_s(costs, 4, 4))
-    first, again, other = (play(walks, costs, 4, 2000, choose, seed) for seed in (1, 1, 2))
+    first, again, other = (play(walks, costs, 4, 1, choose, seed) for seed in (1, 1, 2))
     assert np.array_equal(first.seconds, again.seconds)
     assert not np.array_equal(first.seconds, other.seconds)
 
@@ -61,7 +61,7 @@ def test_more_load_means_fewer_draft_tokens_per_request(invent: Callable[..., An
     budgets = []
     for requests in (1, 2, 4, 8, 16, 32, 64):
         choose = by_scheduler(confidences, steps_per_s(costs, requests, 4))
-        played = play(walks, costs, requests, 4000, choose, seed=0)
+        played = play(walks, costs, requests, 2, choose, seed=0)
         budgets.append(played.verified.sum() / played.rounds.sum())
     assert budgets[0] > 3.5 and budgets[-1] < 0.8
     # The rounds that are met differ a little, by the anchors that each load leads to.
@@ -75,10 +75,10 @@ def test_a_head_that_knows_beats_every_fixed_number_under_load(invent: Callable[
     walks = walks_of(slots)
     confidences = np.where(sure[:, None], 0.95, 0.05) * np.ones(slots.right.shape)
     costs = table(16, 0.0005)
-    played = play(walks, costs, 16, 8000, by_scheduler(confidences[walks.rows], steps_per_s(costs, 16, 4)), 0)
+    played = play(walks, costs, 16, 3, by_scheduler(confidences[walks.rows], steps_per_s(costs, 16, 4)), 0)
     speed = played.tokens.sum() / played.seconds.sum()
     for tokens in range(5):
-        fixed = play(walks, costs, 16, 8000, lambda here, _, n=tokens: np.full(here.shape, n), 0)  # type: ignore[misc]
+        fixed = play(walks, costs, 16, 3, lambda here, _, n=tokens: np.full(here.shape, n), 0)  # type: ignore[misc]
         assert speed > fixed.tokens.sum() / fixed.seconds.sum()
 
 
