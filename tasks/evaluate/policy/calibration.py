@@ -126,8 +126,10 @@ def _half(slots: Slots, rows: Bools, temperatures: Sequence[Temperature], bins: 
         positions=positions,
         before=reliability(before[reached], right[reached], bins),
         after=reliability(after[reached], right[reached], bins),
-        cumulative_before=reliability(np.cumprod(before, axis=1)[known], prefix[known], bins),
-        cumulative_after=reliability(np.cumprod(after, axis=1)[known], prefix[known], bins),
+        cumulative_before=reliability(
+            np.cumprod(before, axis=1, dtype=np.float64)[known], prefix[known], bins
+        ),
+        cumulative_after=reliability(np.cumprod(after, axis=1, dtype=np.float64)[known], prefix[known], bins),
         cumulative_ece_before=_mean([one.cumulative_before for one in positions]),
         cumulative_ece_after=_mean([one.cumulative_after for one in positions]),
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 PolicyName = Literal["fixed", "scheduler", "calibrated_scheduler", "adaptive", "threshold"]
-"""`fixed`: the same number of draft tokens in every round. `scheduler`: Algorithm 1 of the DSpark paper on
+"""`fixed`: the first so many draft tokens of every block. `scheduler`: Algorithm 1 of the DSpark paper on
 the head's own confidences. `calibrated_scheduler`: the same after temperature scaling. `adaptive`: vLLM's
 `enable_adaptive_verification`. `threshold`: draft tokens whose survival is at least a constant."""
 
