@@ -117,6 +117,32 @@ class Load(Part):
     """Seed of the prompts' order and of the arrivals, equal for all arms."""
 
 
+class Policy(Part):
+    """How the confidence head is calibrated, and how many draft tokens are worth verifying under load."""
+
+    anchors: Literal["rounds", "all"] = "rounds"
+    """Blocks that are looked at: where a round started, as a server sees them, or every answer token. Blocks
+    in the middle of an accepted run are easier, so `all` has more samples and another distribution."""
+    bins: Annotated[int, Field(ge=2, le=200)] = 20
+    """Bins of equal width of the reliability diagram and its error."""
+    max_temperature: Annotated[float, Field(gt=1, le=1000)] = 10.0
+    """Temperatures are searched between its inverse and itself."""
+    temperature_steps: Annotated[int, Field(ge=3, le=2001)] = 121
+    """Temperatures tried for each position, evenly spaced in the logarithm; 1 is always tried."""
+    min_blocks: Positive = 200
+    """Blocks of the fitted half that a position needs; with fewer its temperature stays 1."""
+    min_outcomes: Positive = 10
+    """Accepted, and rejected, prefixes that a position needs."""
+    concurrencies: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2, 4, 8, 16)
+    """Requests in flight for which the number of draft tokens is recommended."""
+    thresholds: tuple[Fraction, ...] = (0.1, 0.2, 0.35, 0.5, 0.7)
+    """Least survival probabilities that are tried as a simple policy."""
+    min_gain: Fraction = 0.01
+    """Least gain over the best fixed number of draft tokens for which adaptive verification is advised."""
+    passes: Positive = 4
+    """Times that the simulation answers every prompt, for each policy at each concurrency."""
+
+
 class Evaluate(Part):
     """How the draft is measured."""
 
@@ -124,6 +150,8 @@ class Evaluate(Part):
     """Measurement on the real engine."""
     load: Load = Load()
     """Speed under load, and where the draft stops to help."""
+    policy: Policy = Policy()
+    """Calibration of the confidence head and simulation over the load; takes seconds."""
     replay_max_new_tokens: Positive = 96
     """Answer tokens of each prompt that replay walks."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90

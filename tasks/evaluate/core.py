@@ -25,6 +25,7 @@ from tasks.evaluate.report import build_report
 from tasks.processes.job import run_job
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.run_folder import RunFolder
+from tasks.serve.command import dspark_speculative_config
 from tasks.stage import canonical, sha256_file, sha256_text, write_atomic
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
@@ -142,15 +143,9 @@ def draft_files(folder: Path) -> dict[str, str]:
 
 def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[str, str]) -> list[ReplayRow]:
     """Replay a draft in its own process, unless the same replay is already there."""
-    answers = here.folder / "answers"
+    out = _rows_file(here, name, draft_files)
+    answers = out.parent
     answers.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lengths = sorted(set(walk_lengths(here.profile)))
-    inputs = {
-        "captures": here.captures.digest,
-        "draft": dict(draft_files),
-        "lengths": lengths,
-    }
-    out = answers / f"{name}-{sha256_text(canonical(inputs))[:16]}.jsonl"
     if not out.exists():
         config = {
             "draft_dir": str(draft_dir),
@@ -158,7 +153,7 @@ def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[s
             "log_dir": str(here.log_dir),
             "out": str(out),
             "progress": str(here.run.progress / f"{name}.jsonl"),
-            "lengths": lengths,
+            "lengths": sorted(set(walk_lengths(here.profile))),
             "threads": here.profile.train.threads or 0,
         }
         config_file = answers / f"{name}.config.json"
@@ -180,6 +175,16 @@ def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[s
             hint="check prompts.evaluate, then run again from stage stream",
         )
     return [ReplayRow.of(json.loads(line)) for line in lines]
+
+
+def _rows_file(here: Evaluation, name: str, draft_files: Mapping[str, str]) -> Path:
+    """Where the replay of a draft on these captures lies; its slots lie beside it."""
+    inputs = {
+        "captures": here.captures.digest,
+        "draft": dict(draft_files),
+        "lengths": sorted(set(walk_lengths(here.profile))),
+    }
+    return here.folder / "answers" / f"{name}-{sha256_text(canonical(inputs))[:16]}.jsonl"
 
 
 def _replay_incumbent(

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from tasks.evaluate.arm_models import ArmsDetail
 from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.measured import Lossless, Measurement, PromptComparison, TauEstimate
+from tasks.evaluate.policy.models import PolicyReport
 
 __all__ = [
     "ArmReport",
@@ -80,3 +81,5 @@ class EvaluationReport(BaseModel):
     """Every arm with its conditions, counts, verdict and drift; what could not be measured, and why."""
     load: LoadSweep | None = None
     """Arms under load; None where no level was measured."""
+    policy: PolicyReport | None = None
+    """Calibration of the confidence head, and how many draft tokens to verify under load."""
