@@ -11,19 +11,34 @@ from typing import Any
 
 from profiles.schema import Profile
 from tasks.errors import StageInputError
+from tasks.evaluate import replay_detail
 from tasks.evaluate.arms import DRAFT, PLAIN, arm_fingerprint, measure_arm
 from tasks.evaluate.assemble import ReplayRow
+from tasks.evaluate.draft_check import (
+    Expected,
+    TrainingRecord,
+    check_config,
+    record_beside,
+    record_of,
+)
 from tasks.evaluate.live import ArmRecord, LivePrompt
 from tasks.evaluate.models import EvaluationReport
+from tasks.evaluate.replay import check_file, slots_file
+from tasks.evaluate.replay_models import ReplayDetail
 from tasks.evaluate.report import build_report
+from tasks.measure.intervals import Bootstrap
 from tasks.processes.job import run_job
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.run_folder import RunFolder
+from tasks.serve.target_config import read_target_config
 from tasks.stage import canonical, sha256_file, sha256_text, write_atomic
 from tasks.stream.models import CaptureManifest
+from tasks.train.core import target_name
 from tasks.train.models import DraftCheckpoint
 
 REPLAY_STALL_S = 300.0
+REPLAY_FORMAT = 2
+"""Of a replay's rows; those of an older one are made again."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +82,16 @@ def evaluate(
         ServiceError: A server did not start, or died.
     """
     here = Evaluation(profile, run, folder, captures, log_dir, target_dir, launcher, progress)
-    rows = _replay(here, "replay", draft_dir, dict(draft.files))
-    notes: list[str] = []
+    record = record_of(draft)
+    check_config(draft_dir, expected(here, record))
+    replay = _replay(here, "replay", draft_dir, dict(draft.files), record)
+    rows = read_rows(here, replay)
+    notes = replay_detail.verdict_notes(check_file(replay))
     old_rows = _replay_incumbent(here, incumbent, notes) if incumbent else None
     prompts = live_prompts(rows, profile.evaluate.live.per_domain)
     plain = _arm(here, PLAIN, prompts, None, {})
     drafted = _arm(here, DRAFT, prompts, draft_dir, dict(draft.files))
-    return build_report(
+    report = build_report(
         profile,
         rows=rows,
         plain=plain,
@@ -82,6 +100,33 @@ def evaluate(
         incumbent=incumbent[0] if incumbent and old_rows is not None else None,
         incumbent_rows=old_rows,
         notes=notes,
+    )
+    return report.model_copy(update={"replay_detail": _detail(here, rows, replay)})
+
+
+def _detail(here: Evaluation, rows: Sequence[ReplayRow], replay: Path) -> ReplayDetail:
+    settings = here.profile.evaluate
+    return replay_detail.replay_detail(
+        rows,
+        settings.replay_max_new_tokens,
+        settings.replay,
+        Bootstrap(settings.bootstrap_samples, settings.confidence, settings.seed),
+        check_file(replay),
+        slots_file(replay),
+    )
+
+
+def expected(here: Evaluation, record: TrainingRecord | None) -> Expected:
+    """What a draft has to fit, to be measured here."""
+    profile = here.profile
+    names = (target_name(profile), profile.serve.served_name, here.target_dir.name)
+    return Expected(
+        target=read_target_config(here.target_dir),
+        names=(*names, *profile.evaluate.replay.verifier_names),
+        layer_ids=here.captures.layer_ids[:-1],
+        revision=profile.target.revision,
+        digest=here.captures.target,
+        record=record,
     )
 
 
@@ -123,15 +168,24 @@ def _arm(
     )
 
 
-def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[str, str]) -> list[ReplayRow]:
-    """Replay a draft in its own process, unless the same replay is already there."""
+def _replay(
+    here: Evaluation,
+    name: str,
+    draft_dir: Path,
+    draft_files: Mapping[str, str],
+    record: TrainingRecord | None,
+) -> Path:
+    """Replay a draft in its own process, unless the same replay is already there; returns its rows' file."""
     answers = here.folder / "answers"
     answers.mkdir(parents=True, exist_ok=True, mode=0o700)
     lengths = sorted(set(walk_lengths(here.profile)))
+    options = replay_detail.replay_config(here.profile.evaluate.replay, record)
     inputs = {
+        "format": REPLAY_FORMAT,
         "captures": here.captures.digest,
         "draft": dict(draft_files),
         "lengths": lengths,
+        **options,
     }
     out = answers / f"{name}-{sha256_text(canonical(inputs))[:16]}.jsonl"
     if not out.exists():
@@ -143,6 +197,7 @@ def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[s
             "progress": str(here.run.progress / f"{name}.jsonl"),
             "lengths": lengths,
             "threads": here.profile.train.threads or 0,
+            **options,
         }
         config_file = answers / f"{name}.config.json"
         write_atomic(config_file, json.dumps(config, indent=2))
@@ -155,7 +210,16 @@ def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[s
             progress_file=Path(str(config["progress"])),
             stall_timeout_s=REPLAY_STALL_S,
         )
-    lines = out.read_text(encoding="utf-8").splitlines()
+    return out
+
+
+def read_rows(here: Evaluation, replay: Path) -> list[ReplayRow]:
+    """The rows of a replay.
+
+    Raises:
+        StageInputError: There are none.
+    """
+    lines = replay.read_text(encoding="utf-8").splitlines()
     if not lines:
         raise StageInputError(
             "the hidden-state log holds no evaluation answers",
@@ -176,7 +240,13 @@ def _replay_incumbent(
         return None
     files = {path.name: sha256_file(path) for path in sorted(folder.glob("*.safetensors"))}
     files["config.json"] = sha256_file(folder / "config.json")
-    return _replay(here, "replay-incumbent", folder, files)
+    record = record_beside(folder)
+    try:
+        check_config(folder, expected(here, record))
+        return read_rows(here, _replay(here, "replay-incumbent", folder, files, record))
+    except StageInputError as error:
+        notes.append(f"incumbent {version} was not measured: {error.what}")
+        return None
 
 
 def incompatible(draft_dir: Path, captures: CaptureManifest) -> str:

@@ -6,23 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.evaluate.estimate import TauEstimate as TauEstimate
+from tasks.evaluate.replay_models import ReplayDetail
+
 Lossless = Literal["identical", "within_noise", "different"]
-
-
-class TauEstimate(BaseModel):
-    """An acceptance length (tokens per verification round, bonus included) with its interval."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    value: float | None
-    """None if no draft was verified: nothing was measured."""
-    low: float | None = None
-    high: float | None = None
-    prompts: int
-    rounds: int
-    accepted: int
-    per_position: tuple[float, ...] = ()
-    """Share of rounds in which position i was accepted (unconditional)."""
 
 
 class Measurement(BaseModel):
@@ -106,3 +93,5 @@ class EvaluationReport(BaseModel):
     live_valid: bool = True
     """False if the live measurement cannot be used; the notes say why."""
     notes: tuple[str, ...] = ()
+    replay_detail: ReplayDetail | None = None
+    """By draft tokens, position and context length; and whether the draft behaves as the one trained."""
