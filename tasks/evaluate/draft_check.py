@@ -67,12 +67,14 @@ def record_of(draft: DraftCheckpoint) -> TrainingRecord:
     config, options = draft.config, draft.config.get("draft", {})
     anchor = options.get("sample_from_anchor")
     layers = config.get("aux_layer_ids")
+    # Older trainers number the slots of a block, of which the first may be the anchor's.
+    older = draft.metrics.get("position_1_acc" if anchor is False else "position_0_acc")
     return TrainingRecord(
         source="the train stage",
         sample_from_anchor=anchor,
         aux_layer_ids=None if layers is None else tuple(layers),
         target=config.get("target"),
-        first_right=draft.metrics.get("position_1_acc" if anchor is False else "position_0_acc"),
+        first_right=draft.metrics.get("conditional_1_acc", older),
         rope_of_target=True,
     )
 

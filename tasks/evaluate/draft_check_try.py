@@ -14,6 +14,7 @@ from typing import Any
 
 from tasks.evaluate.draft_check import TrainingRecord
 from tasks.evaluate.draft_check_variants import corrected_models, other_layers, other_orders
+from tasks.evaluate.draft_model import most_tokens
 from tasks.evaluate.replay_pass import Blocks, Document, first_right, replay_document
 from tasks.evaluate.walk import walk
 from tasks.measure.acceptance import pool, tau
@@ -100,6 +101,10 @@ class Diagnoser:
         record, share = self._record, self._options["min_of_record"]
         if record is not None and record.first_right is not None:
             return share * record.first_right, f"{record.source} measured {record.first_right:.1%}"
+        if record is not None and record.tau is not None:
+            # The first token is accepted at least as often as any later one.
+            least = (record.tau - 1) / most_tokens(self._model)
+            return share * least, f"{record.source} promises {record.tau:.2f} tokens per round"
         floor = self._options["min_first"]
         return floor, f"less than evaluate.replay.min_first, {floor:.1%}"
 

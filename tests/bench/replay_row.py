@@ -1,8 +1,8 @@
 """Row `replay`: replaying answers against having the engine decode them with the same draft, on one CPU.
 
 The live side is the DSpark arm as the evaluate stage starts it, through Triton's interpreter; its start is
-not counted, nor are replay's imports, but replay's loading of draft and target is. Both walk the same answers,
-and must come to the same rounds.
+not counted, nor are replay's imports, but replay's loading of draft and target is. Both walk the same
+answers, and must come to the same rounds.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def replay_row(replays: Sequence[Decoded], lived: Sequence[Decoded], tokens: int
         raise AssertionError(f"live accepts {lived[0].tau:.3f} a round, replay {replays[0].tau:.3f}")
     conditions = (
         f"at least {GOAL:.0f}; replay {ours:.1f} s with loading and without imports, live {live:.1f} s "
-        f"without its start (replay {_shown(replays)}; live {_shown(lived)}), medians of {size.runs}; {tokens} "
-        f"answer tokens, tau {replays[0].tau:.3f} and {lived[0].tau:.3f}; the live arm runs its kernels in Triton's "
-        f"interpreter; {machine()}"
+        f"without its start (replay {_shown(replays)}; live {_shown(lived)}), medians of {size.runs}; "
+        f"{tokens} answer tokens, tau {replays[0].tau:.3f} and {lived[0].tau:.3f}; the live arm runs its "
+        f"kernels in Triton's interpreter; {machine()}"
     )
     return compared("replay", tokens / ours, tokens / live, GOAL, "answer tokens/s", conditions, "evaluate")
 

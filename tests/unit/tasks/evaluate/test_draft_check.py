@@ -151,6 +151,8 @@ def test_the_record_of_a_run_says_how_right_the_first_token_was() -> None:
         config={"draft": {"sample_from_anchor": False}, "aux_layer_ids": [3, 5], "target": "t"},
     )  # fmt: skip
     record = record_of(draft)
+    newer = draft.model_copy(update={"metrics": {**draft.metrics, "conditional_1_acc": 0.5}})
+    assert record_of(newer).first_right == 0.5
     assert record.first_right == 0.4 and record.aux_layer_ids == (3, 5) and record.sample_from_anchor is False
 
 

@@ -116,6 +116,14 @@ def test_a_record_decides_what_is_suspicious(replayed: ReplayWorld, tmp_path: Pa
     assert verdict["expected"] == 0.0 and verdict["diagnosis"] is None
 
 
+def test_a_promise_on_the_card_bounds_the_first_token(replayed: ReplayWorld, tmp_path: Path) -> None:
+    draft = replayed.copy_draft(tmp_path / "draft", sample_from_anchor=False)
+    record = TrainingRecord(source="its model card", tau=4.0)
+    _, verdict, _ = replayed.replay(tmp_path, draft, record=record)
+    assert verdict["expected"] == pytest.approx(0.7 * 3.0 / 3)
+    assert "its model card promises 4.00 tokens per round" in verdict["diagnosis"]
+
+
 @pytest.mark.parametrize(("count", "found"), [(1, 0), (2, 1), (3, 5), (5, 7)])
 def test_orders_are_few_and_different(count: int, found: int) -> None:
     shown = [order for _, order in orders(count)]
