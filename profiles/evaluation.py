@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from profiles.part import Count, Dtype, Fraction, Part, Positive, Seconds
 
@@ -143,6 +143,36 @@ class Policy(Part):
     """Times that the simulation answers every prompt, for each policy at each concurrency."""
 
 
+class Replay(Part):
+    """The walk over the target's known answers, without a server."""
+
+    context_bounds: Annotated[tuple[Positive, ...], Field(max_length=16)] = (512, 2048, 8192, 32768, 131072)
+    """Upper bounds of the context-length buckets, tokens before a round, rising; one more lies beyond."""
+    overlap: bool = True
+    """Compare the draft's distribution with the target's at every slot, for one product with the target's
+    head a token: gives the expected length under temperature, and what a calibration needs."""
+    own_blocks: bool = False
+    """Draft anew for every number of draft tokens, as an engine does that is asked for fewer than a block.
+    Off, the first tokens of whole blocks are taken: one pass, and off by a few thousandths where measured."""
+    max_bytes: Annotated[int, Field(ge=2**20)] = 2**28
+    """Bytes that scores and logits of one pass may take; longer contexts are cut into more passes."""
+    check_prompts: Positive = 8
+    """Prompts on which corrections are tried if the draft accepts suspiciously little."""
+    min_of_record: Fraction = 0.7
+    """Share of the training record's accuracy at the first draft token below which a draft is suspicious."""
+    min_first: Fraction = 0.15
+    """The same without a record: accuracy at the first draft token below which a draft is suspicious."""
+    verifier_names: tuple[str, ...] = ()
+    """Further names under which drafts know the target."""
+
+    @field_validator("context_bounds")
+    @classmethod
+    def _rising(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if list(value) != sorted(set(value)):
+            raise ValueError(f"context_bounds must rise, got {list(value)}")
+        return value
+
+
 class Evaluate(Part):
     """How the draft is measured."""
 
@@ -152,6 +182,8 @@ class Evaluate(Part):
     """Speed under load, and where the draft stops to help."""
     policy: Policy = Policy()
     """Calibration of the confidence head and simulation over the load; takes seconds."""
+    replay: Replay = Replay()
+    """Measurement without an engine, and what tells a wrong draft."""
     replay_max_new_tokens: Positive = 96
     """Answer tokens of each prompt that replay walks."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90

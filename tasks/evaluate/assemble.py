@@ -28,6 +28,10 @@ class ReplayRow:
     prompt_ids: tuple[int, ...]
     answer_ids: tuple[int, ...]
     walks: Mapping[str, Mapping[str, Any]]
+    rounds: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    """Of the longest walk: the answer token that each round started from, and what it accepted."""
+    overlap: Mapping[str, Sequence[float]] | None = None
+    """Sums over the answer's tokens, by position: `survival`, `overlap` and `known`."""
 
     @staticmethod
     def of(raw: Mapping[str, Any]) -> ReplayRow:
@@ -37,11 +41,30 @@ class ReplayRow:
             tuple(raw["prompt_ids"]),
             tuple(raw["answer_ids"]),
             raw["walks"],
+            (tuple(raw["rounds"][0]), tuple(raw["rounds"][1])),
+            raw["overlap"],
         )
 
     def counts(self, length: int) -> PromptCounts:
         row = self.walks[str(length)]
         return PromptCounts(row["rounds"], row["accepted"], tuple(row["per_position"]))
+
+    def by_tokens(self, length: int) -> list[PromptCounts]:
+        """The same for 1 ... K draft tokens."""
+        return [
+            PromptCounts(one["rounds"], one["accepted"], tuple(one["per_position"]))
+            for one in self.walks[str(length)]["by_tokens"]
+        ]
+
+    def rounds_between(self, above: int, up_to: int | None) -> PromptCounts:
+        """Rounds that started with more than `above` and at most `up_to` tokens of prompt and answer."""
+        before = len(self.prompt_ids) + 1
+        chosen = [
+            accepted
+            for anchor, accepted in zip(*self.rounds, strict=True)
+            if above < before + anchor and (up_to is None or before + anchor <= up_to)
+        ]
+        return PromptCounts(len(chosen), sum(chosen))
 
 
 def by_domain(rows: Sequence[ReplayRow], length: int) -> dict[str, list[PromptCounts]]:
@@ -57,14 +80,15 @@ def replay_measurement(domains: Mapping[str, Sequence[PromptCounts]], how: Boots
     everything = [part for counts in domains.values() for part in counts]
     return Measurement(
         domains={
-            name: _estimate(domain_interval(name, counts, how), counts) for name, counts in domains.items()
+            name: tau_estimate(domain_interval(name, counts, how), counts) for name, counts in domains.items()
         },
-        macro=_estimate(macro_interval(domains, how), everything),
-        pooled=_estimate(pooled_interval(domains, how), everything),
+        macro=tau_estimate(macro_interval(domains, how), everything),
+        pooled=tau_estimate(pooled_interval(domains, how), everything),
     )
 
 
-def _estimate(interval: Interval, counts: Sequence[PromptCounts]) -> TauEstimate:
+def tau_estimate(interval: Interval, counts: Sequence[PromptCounts]) -> TauEstimate:
+    """A pooled acceptance length with its interval and what it was counted from."""
     whole = pool(counts)
     return TauEstimate(
         value=interval.value,

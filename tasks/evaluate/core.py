@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from profiles.evaluation import DRAFT
 from profiles.schema import Profile
-from tasks.errors import StageInputError
+from tasks.evaluate import replay_detail
 from tasks.evaluate.arm_conditions import machine_of
 from tasks.evaluate.arm_plan import DraftFolder, plan_arms
 from tasks.evaluate.arm_record import LivePrompt
 from tasks.evaluate.arm_series import MeasuredArms, measure_arms
 from tasks.evaluate.arms import ArmsWork
 from tasks.evaluate.assemble import ReplayRow
+from tasks.evaluate.draft_check import check_config, record_of
 from tasks.evaluate.load.arm import loaded
 from tasks.evaluate.models import EvaluationReport
+from tasks.evaluate.policy.core import with_policy
 from tasks.evaluate.prompt_sets import set_notes
+from tasks.evaluate.replay import check_file, slots_file
+from tasks.evaluate.replays import (
+    Evaluation,
+    detail_of,
+    draft_files,
+    expected,
+    read_rows,
+    replay_draft,
+    replay_incumbent,
+)
 from tasks.evaluate.report import build_report
-from tasks.processes.job import run_job
-from tasks.processes.launcher import Launcher, ProcessSpec
+from tasks.processes.launcher import Launcher
 from tasks.run_folder import RunFolder
 from tasks.serve.command import dspark_speculative_config
-from tasks.stage import canonical, sha256_file, sha256_text, write_atomic
+from tasks.stage import canonical, sha256_text
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
-
-REPLAY_STALL_S = 300.0
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Where an evaluation works and with what; shared by its steps."""
-
-    profile: Profile
-    run: RunFolder
-    folder: Path
-    captures: CaptureManifest
-    log_dir: Path
-    target_dir: Path
-    launcher: Launcher
-    progress: Any
 
 
 def evaluate(
@@ -74,12 +66,16 @@ def evaluate(
         ServiceError: A server did not start, or died.
     """
     here = Evaluation(profile, run, folder, captures, log_dir, target_dir, launcher, progress)
-    rows = _replay(here, "replay", draft_dir, dict(draft.files))
-    notes: list[str] = set_notes(profile.prompts.evaluate)
-    old_rows = _replay_incumbent(here, incumbent, notes) if incumbent else None
+    record = record_of(draft)
+    check_config(draft_dir, expected(here, record))
+    replay = replay_draft(here, "replay", draft_dir, dict(draft.files), record)
+    rows = read_rows(here, replay)
+    notes = [*set_notes(profile.prompts.evaluate), *replay_detail.verdict_notes(check_file(replay))]
+    absent: list[str] = []
+    old_rows = replay_incumbent(here, incumbent, absent) if incumbent else None
     prompts = live_prompts(rows, profile.evaluate.live.per_domain)
     old = DraftFolder(incumbent[1], draft_files(incumbent[1])) if incumbent and old_rows is not None else None
-    arms = _arms(here, prompts, DraftFolder(draft_dir, dict(draft.files)), old, "; ".join(notes))
+    arms = _arms(here, prompts, DraftFolder(draft_dir, dict(draft.files)), old, "; ".join(absent))
     report = build_report(
         profile,
         rows=rows,
@@ -89,9 +85,33 @@ def evaluate(
         block_size=draft.block_size,
         incumbent=incumbent[0] if incumbent and old_rows is not None else None,
         incumbent_rows=old_rows,
-        notes=notes,
+        notes=[*notes, *absent],
     )
-    return report.model_copy(update={"load": loaded(profile, list(arms.records), folder)})
+    return _in_depth(here, report, rows, replay, draft)
+
+
+def _in_depth(
+    here: Evaluation,
+    report: EvaluationReport,
+    rows: Sequence[ReplayRow],
+    replay: Path,
+    draft: DraftCheckpoint,
+) -> EvaluationReport:
+    """The report with what replay, load and confidence say beyond acceptance."""
+    arms = [arm.name for arm in report.arms]
+    more = {
+        "replay_detail": detail_of(here, rows, replay),
+        "load": loaded(here.profile, arms, here.folder),
+    }
+    return with_policy(
+        report.model_copy(update=more),
+        slots_file(replay),
+        here.profile.evaluate,
+        here.folder,
+        base=dspark_speculative_config(here.profile, ""),
+        draft=sha256_text(canonical(dict(draft.files))),
+        captures=here.captures.digest,
+    )
 
 
 def live_prompts(rows: Sequence[ReplayRow], per_domain: int) -> list[LivePrompt]:
@@ -104,11 +124,6 @@ def live_prompts(rows: Sequence[ReplayRow], per_domain: int) -> list[LivePrompt]
             prompts.append(LivePrompt(prompt_id=row.prompt_id, domain=row.domain, token_ids=row.prompt_ids))
     order = list(dict.fromkeys(prompt.domain for prompt in prompts))
     return sorted(prompts, key=lambda prompt: order.index(prompt.domain))
-
-
-def walk_lengths(profile: Profile) -> tuple[int, int]:
-    """Answer tokens that are walked: for the replay measurement, and for the comparison with live."""
-    return profile.evaluate.replay_max_new_tokens, profile.evaluate.live.max_new_tokens
 
 
 def _arms(
@@ -133,82 +148,3 @@ def _arms(
         machine=machine_of(here.run),
     )
     return measure_arms(work, plan)
-
-
-def draft_files(folder: Path) -> dict[str, str]:
-    """Digests of the files that make a draft."""
-    files = {path.name: sha256_file(path) for path in sorted(folder.glob("*.safetensors"))}
-    return {**files, "config.json": sha256_file(folder / "config.json")}
-
-
-def _replay(here: Evaluation, name: str, draft_dir: Path, draft_files: Mapping[str, str]) -> list[ReplayRow]:
-    """Replay a draft in its own process, unless the same replay is already there."""
-    out = _rows_file(here, name, draft_files)
-    answers = out.parent
-    answers.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not out.exists():
-        config = {
-            "draft_dir": str(draft_dir),
-            "target_dir": str(here.target_dir),
-            "log_dir": str(here.log_dir),
-            "out": str(out),
-            "progress": str(here.run.progress / f"{name}.jsonl"),
-            "lengths": sorted(set(walk_lengths(here.profile))),
-            "threads": here.profile.train.threads or 0,
-        }
-        config_file = answers / f"{name}.config.json"
-        write_atomic(config_file, json.dumps(config, indent=2))
-        argv = (sys.executable, "-m", "tasks.evaluate.replay", str(config_file))
-        run_job(
-            here.launcher,
-            ProcessSpec(name=name, stage="evaluate", role="train", argv=argv),
-            here.run,
-            progress=here.progress,
-            progress_file=Path(str(config["progress"])),
-            stall_timeout_s=REPLAY_STALL_S,
-        )
-    lines = out.read_text(encoding="utf-8").splitlines()
-    if not lines:
-        raise StageInputError(
-            "the hidden-state log holds no evaluation answers",
-            where=str(here.log_dir),
-            hint="check prompts.evaluate, then run again from stage stream",
-        )
-    return [ReplayRow.of(json.loads(line)) for line in lines]
-
-
-def _rows_file(here: Evaluation, name: str, draft_files: Mapping[str, str]) -> Path:
-    """Where the replay of a draft on these captures lies; its slots lie beside it."""
-    inputs = {
-        "captures": here.captures.digest,
-        "draft": dict(draft_files),
-        "lengths": sorted(set(walk_lengths(here.profile))),
-    }
-    return here.folder / "answers" / f"{name}-{sha256_text(canonical(inputs))[:16]}.jsonl"
-
-
-def _replay_incumbent(
-    here: Evaluation, incumbent: tuple[str, Path], notes: list[str]
-) -> list[ReplayRow] | None:
-    """Replay the incumbent on the same log; None and a note if it cannot read this log."""
-    version, folder = incumbent
-    reason = incompatible(folder, here.captures)
-    if reason:
-        notes.append(f"incumbent {version} was not measured: {reason}")
-        return None
-    return _replay(here, "replay-incumbent", folder, draft_files(folder))
-
-
-def incompatible(draft_dir: Path, captures: CaptureManifest) -> str:
-    """Why a draft cannot be replayed on a log; empty if it can."""
-    try:
-        config = json.loads((draft_dir / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return f"its config.json cannot be read ({error})"
-    layers = tuple(config.get("aux_hidden_state_layer_ids") or ())
-    if layers != captures.layer_ids[:-1]:
-        return f"it reads layers {list(layers)}, the log holds {list(captures.layer_ids[:-1])}"
-    width = config.get("transformer_layer_config", {}).get("hidden_size")
-    if width != captures.hidden_size:
-        return f"its hidden size is {width}, the log's {captures.hidden_size}"
-    return ""

@@ -1,21 +1,23 @@
 """The exported draft, loaded as a server would load it, and its blocks for many anchors at once.
 
-Shapes: T rows of hidden states, A anchors, K block size, L auxiliary layers, H hidden size, V draft
-vocabulary. Everything is float32: replay must not depend on how a machine rounds.
+Shapes: T rows of hidden states, A anchors, B slots of a block, K drafted tokens, L auxiliary layers, H hidden
+size, V draft vocabulary. Everything is float32: replay must not depend on how a machine rounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from speculators.models.dflash.attention import create_anchor_block_mask_mod
 from speculators.models.dspark import DSparkDraftModel
-from torch.nn.attention.flex_attention import create_mask
+from torch import Tensor
 
 from tasks.errors import StageInputError
+from tasks.evaluate.replay_attention import NAME as ATTENTION
+from tasks.evaluate.replay_attention import Layout, Piece, read_context
 
 
 def load_draft(draft_dir: Path, target_dir: Path) -> Any:
@@ -28,7 +30,7 @@ def load_draft(draft_dir: Path, target_dir: Path) -> Any:
 
     try:
         config = DSparkSpeculatorConfig.from_pretrained(str(draft_dir), local_files_only=True)
-        config.transformer_layer_config._attn_implementation = "sdpa"
+        config.transformer_layer_config._attn_implementation = ATTENTION
         config.speculators_config.verifier.name_or_path = str(target_dir)
         model = DSparkDraftModel.from_pretrained(
             str(draft_dir), config=config, local_files_only=True, dtype=torch.float32
@@ -64,96 +66,112 @@ def _from_target(model: Any) -> set[str]:
     return names if model.use_draft_vocab else names | {"lm_head.weight", "d2t", "t2d"}
 
 
-def backbone(
-    model: Any, hidden: torch.Tensor, token_ids: torch.Tensor, anchors: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run the parallel backbone for blocks at `anchors`.
+def first_slot(model: Any) -> int:
+    """Slot that drafts the first token: the anchor's own, or the one behind it."""
+    return 0 if model.config.sample_from_anchor else 1
+
+
+def most_tokens(model: Any) -> int:
+    """K: draft tokens of a whole block."""
+    return int(model.block_size) - first_slot(model)
+
+
+def block_states(model: Any, pieces: Sequence[Piece], tokens: Tensor, width: int) -> Tensor:
+    """Run the parallel backbone for the blocks of `pieces`.
 
     A block sees the hidden states strictly before its anchor, and itself.
 
     Args:
-        hidden: `[T, L * H]`, auxiliary layers of the target.
-        token_ids: `[T]`; only the tokens at the anchors are read.
-        anchors: `[A]`, positions of the anchors; each needs `hidden` up to the row before it.
+        tokens: `[A]` the tokens at the anchors of all pieces, one after another.
+        width: B, slots of a block: `block_size`, or fewer as an engine runs that is asked for fewer tokens.
 
     Returns:
-        Normed hidden states `[A, K, H]` and base logits `[A, K, V]`, before the Markov bias.
+        Normed hidden states `[A, B, H]`.
     """
-    block, rows = model.block_size, hidden.shape[0]
-    offsets = torch.arange(block)
-    positions = torch.cat([torch.arange(rows), (anchors[:, None] + offsets).reshape(-1)])[None]
-    ids = torch.full((len(anchors), block), model.mask_token_id, dtype=torch.long)
-    ids[:, 0] = token_ids[anchors]
+    anchors = torch.cat([piece.anchors for piece in pieces])
+    positions = (anchors[:, None] + torch.arange(width, device=anchors.device)).reshape(1, -1)
+    ids = torch.full((len(anchors), width), model.mask_token_id, device=anchors.device)
+    ids[:, 0] = tokens
     states = model.embed_tokens(ids.reshape(1, -1))
-    context = model.hidden_norm(model.fc(hidden[None]))
-    rotary = model.rotary_emb(context, positions)
-    masks = _masks(model, rows, anchors)
+    nothing = states[:, :0]  # the context's keys and values are in the layout
+    rotary = model.rotary_emb(states, positions)
+    full = Layout(pieces, width, None, causal=False)
+    sliding = Layout(pieces, width, model.sliding_window, causal=not model.sliding_window_non_causal)
     for index, layer in enumerate(model.layers):
         states = layer(
             hidden_states=states,
-            target_hidden=context,
-            attention_mask=masks[index in model.sliding_window_indices],
+            target_hidden=nothing,
+            attention_mask=sliding if index in model.sliding_window_indices else full,
             position_ids=positions,
             use_cache=False,
             position_embeddings=rotary,
         )
-    out = model.norm(states)
-    return out.view(len(anchors), block, -1), model.lm_head(out).view(len(anchors), block, -1)
+    out: Tensor = model.norm(states).view(len(anchors), width, -1)
+    return out
 
 
-def _masks(model: Any, rows: int, anchors: torch.Tensor) -> dict[bool, torch.Tensor]:
-    """Attention masks by "this layer slides"."""
-    masks: dict[bool, torch.Tensor] = {}
-    for slides in {index in model.sliding_window_indices for index in range(len(model.layers))}:
-        mask_mod, queries, keys = create_anchor_block_mask_mod(
-            document_ids=torch.zeros(max(rows, int(anchors.max()) + 1), dtype=torch.long),
-            total_seq_len=rows,
-            anchor_positions=anchors,
-            block_size=model.block_size,
-            sliding_window=model.sliding_window if slides else None,
-            sliding_window_non_causal=model.sliding_window_non_causal,
-        )
-        masks[slides] = create_mask(mask_mod, B=None, H=None, Q_LEN=queries, KV_LEN=keys, device="cpu")
-    return masks
+def backbone(model: Any, hidden: Tensor, token_ids: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole blocks at `anchors` in one pass.
+
+    Args:
+        hidden: `[T, L * H]`, auxiliary layers of the target.
+        token_ids: `[T]`; only the tokens at the anchors are read.
+        anchors: `[A]`, rising; each needs `hidden` up to the row before it.
+
+    Returns:
+        Normed hidden states `[A, B, H]` and base logits `[A, B, V]`, before the Markov bias.
+    """
+    piece = Piece(read_context(model, hidden), anchors)
+    out = block_states(model, [piece], token_ids[anchors], model.block_size)
+    return out, model.lm_head(out)
 
 
-def step_logits(model: Any, hidden: torch.Tensor, base: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
-    """Logits of the slot after `previous`, Markov bias included.
+def markov_bias(model: Any, hidden: Tensor, previous: Tensor) -> Tensor | None:
+    """Bias `[A, V]` of the slot after `previous`; None without a Markov head.
+
+    Args:
+        hidden: `[A, K, H]`, states of the slots that draft.
+        previous: `[A, k+1]`, target ids: the anchor and the k tokens before the slot.
+    """
+    head = model.markov_head
+    if head is None:
+        return None
+    if head.head_type == "vanilla":
+        bias: Tensor = head.block_bias(prev_token_ids=previous[:, -1:], hidden_states=hidden[:, :1])
+    else:
+        bias = head.block_bias(prev_token_ids=previous, hidden_states=hidden[:, : previous.shape[1]])
+    return bias[:, -1]
+
+
+def step_logits(model: Any, hidden: Tensor, base: Tensor, previous: Tensor) -> Tensor:
+    """Logits `[A, V]` of the slot after `previous`, Markov bias included.
 
     Args:
         hidden: `[A, K, H]` and
         base: `[A, K, V]` from `backbone`.
         previous: `[A, k+1]`, target ids: the anchor and the k tokens chosen so far.
-
-    Returns:
-        `[A, V]`, the logits of slot k.
     """
-    slot = previous.shape[1] - 1
-    if model.markov_head is None:
-        return base[:, slot]
-    if model.markov_head.head_type == "vanilla":
-        bias = model.markov_head.block_bias(prev_token_ids=previous[:, -1:], hidden_states=hidden[:, :1])
-    else:
-        bias = model.markov_head.block_bias(prev_token_ids=previous, hidden_states=hidden[:, : slot + 1])
-    return base[:, slot] + bias[:, -1]
+    logits = base[:, previous.shape[1] - 1]
+    bias = markov_bias(model, hidden, previous)
+    return logits if bias is None else logits + bias
+
+
+def target_ids(model: Any, chosen: Tensor) -> Tensor:
+    """Target ids of draft ids."""
+    return chosen + model.d2t[chosen] if model.use_draft_vocab else chosen
 
 
 @torch.inference_mode()
-def draft_blocks(
-    model: Any, hidden: torch.Tensor, token_ids: torch.Tensor, anchors: torch.Tensor
-) -> torch.Tensor:
-    """Greedy drafts `[A, K']` in target ids, each token fed into the next one's Markov bias.
+def draft_blocks(model: Any, hidden: Tensor, token_ids: Tensor, anchors: Tensor) -> Tensor:
+    """Greedy drafts `[A, K]` in target ids, each token fed into the next one's Markov bias.
 
-    K' is the block size, or one less for drafts that do not sample from the anchor's slot.
     Arguments as for `backbone`.
     """
     states, base = backbone(model, hidden, token_ids, anchors)
-    if not model.config.sample_from_anchor:
-        states, base = states[:, 1:], base[:, 1:]
+    first = first_slot(model)
+    states, base = states[:, first:], base[:, first:]
     tokens = token_ids[anchors][:, None]
     for _ in range(base.shape[1]):
         chosen = step_logits(model, states, base, tokens).argmax(dim=-1)
-        if model.use_draft_vocab:
-            chosen = chosen + model.d2t[chosen]
-        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
+        tokens = torch.cat([tokens, target_ids(model, chosen)[:, None]], dim=1)
     return tokens[:, 1:]

@@ -8,6 +8,7 @@ from tasks.evaluate.arm_models import ArmsDetail
 from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.measured import Lossless, Measurement, PromptComparison, TauEstimate
 from tasks.evaluate.policy.models import PolicyReport
+from tasks.evaluate.replay_models import ReplayDetail
 
 __all__ = [
     "ArmReport",
@@ -83,3 +84,5 @@ class EvaluationReport(BaseModel):
     """Arms under load; None where no level was measured."""
     policy: PolicyReport | None = None
     """Calibration of the confidence head, and how many draft tokens to verify under load."""
+    replay_detail: ReplayDetail | None = None
+    """By draft tokens, position and context length; and whether the draft behaves as the one trained."""

@@ -25,6 +25,10 @@ class Walk:
     counts: PromptCounts
     jumps: tuple[int, ...]
     """Tokens emitted in each round, cut at the answer's end; with the prefill's token: the answer."""
+    anchors: tuple[int, ...] = ()
+    """Answer token that each round started from."""
+    accepted: tuple[int, ...] = ()
+    """Draft tokens accepted in each round."""
 
 
 def accepted_prefix(drafted: Sequence[int], following: Sequence[int]) -> int:
@@ -37,7 +41,12 @@ def accepted_prefix(drafted: Sequence[int], following: Sequence[int]) -> int:
     return count
 
 
-def walk(drafted: Sequence[Sequence[int]], answer: Sequence[int], length: int | None = None) -> Walk:
+def walk(
+    drafted: Sequence[Sequence[int]],
+    answer: Sequence[int],
+    length: int | None = None,
+    tokens: int | None = None,
+) -> Walk:
     """Count the rounds that verifying `answer` takes.
 
     Args:
@@ -46,21 +55,23 @@ def walk(drafted: Sequence[Sequence[int]], answer: Sequence[int], length: int | 
         answer: All known answer tokens of the target.
         length: Emit only so many (a live run with a smaller `max_tokens`); the tokens beyond are known
             and still count as accepted in the last round, as in vLLM.
+        tokens: Verify only the first so many of a block; None takes all K.
     """
     end = len(answer) if length is None else min(length, len(answer))
-    block = len(drafted[0]) if len(drafted) else 0
+    whole = len(drafted[0]) if len(drafted) else 0
+    block = whole if tokens is None else min(tokens, whole)
     per_position = [0] * block
     jumps: list[int] = []
-    rounds = accepted = anchor = 0
+    anchors: list[int] = []
+    matched: list[int] = []
+    anchor = 0
     while anchor + 1 < end:
-        count = accepted_prefix(drafted[anchor], answer[anchor + 1 :])
-        rounds += 1
-        accepted += count
+        count = accepted_prefix(drafted[anchor][:block], answer[anchor + 1 : anchor + 1 + block])
+        anchors.append(anchor)
+        matched.append(count)
         for position in range(count):
             per_position[position] += 1
         jumps.append(min(count + 1, end - 1 - anchor))
         anchor += count + 1
-    return Walk(
-        PromptCounts(rounds, accepted, tuple(per_position) if rounds else ()),
-        tuple(jumps),
-    )
+    counts = PromptCounts(len(anchors), sum(matched), tuple(per_position) if anchors else ())
+    return Walk(counts, tuple(jumps), tuple(anchors), tuple(matched))

@@ -31,6 +31,27 @@ def position_rates(rounds: int, per_position: Sequence[int]) -> tuple[float, ...
     return tuple(count / rounds for count in per_position) if rounds > 0 else ()
 
 
+def conditional_rates(rounds: int, per_position: Sequence[int]) -> tuple[float | None, ...]:
+    """Share in which draft token i was accepted where all before it were; None where none ever were."""
+    before = [rounds, *per_position]
+    return tuple(
+        count / base if base > 0 else None for base, count in zip(before, per_position, strict=False)
+    )
+
+
+def expected_length(overlaps: Sequence[float]) -> float:
+    """Tokens per round that rejection sampling gives: `1 + sum of the products of the first k overlaps`.
+
+    Args:
+        overlaps: Acceptance of draft token k where all before it were accepted, `1 - TV` (DSpark, eq. 8).
+    """
+    length = survival = 1.0
+    for overlap in overlaps:
+        survival *= overlap
+        length += survival
+    return length
+
+
 def pool(counts: Iterable[PromptCounts]) -> PromptCounts:
     """Sum of counts. Counters are pooled before any rate is taken."""
     rounds = accepted = 0

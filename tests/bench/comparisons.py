@@ -13,6 +13,7 @@ from torch import Tensor
 
 from profiles.schema import Draft
 from tasks.evaluate.draft_model import draft_blocks
+from tasks.evaluate.replay_attention import NAME as ATTENTION
 from tasks.train import adapter
 from tasks.train.data import Batch
 from tasks.train.loss import LossWeights
@@ -137,7 +138,7 @@ def evaluate(world: World) -> Row:
     """Drafts at every token of an answer: one pass for all against one pass for each anchor."""
     size, model = world.size, world.model.eval()
     layer = model.config.transformer_layer_config
-    attention, layer._attn_implementation = layer._attn_implementation, "sdpa"
+    attention, layer._attn_implementation = layer._attn_implementation, ATTENTION
     rows = size.prompt_tokens + size.answer_tokens
     ids, states = world.batch.token_ids[:rows], world.batch.aux_states[:rows]
     anchors = torch.arange(size.prompt_tokens, rows - 1)

@@ -4,6 +4,7 @@
     make bench STAGES=train JSON=file                 one stage; the rows go to a file too
     make bench STAGES=train ROWS="step data_wait"     some rows of the train stage
     make bench STAGES=stream ROWS="log consume"       some rows of the stream stage, each in minutes
+    make bench STAGES=evaluate ROWS=replay            replay against the live arm, on real servers
 
 Both sides of a row are measured in turns in one run, on the same weights and inputs; where both compute a
 result, it is compared before anything is timed. The ratio is the statement, the absolute figures belong to
@@ -32,14 +33,19 @@ from tasks.errors import RetrainError
 STAGES = ("train", "evaluate", "stream")
 STREAMED = (*MODULES, *GROUPS)
 """Names of the rows of the stage stream, and of groups of them."""
+BLOCKS, REPLAY = "blocks", "replay"
+EVALUATED = (BLOCKS, REPLAY)
+"""Names of the rows of the stage evaluate."""
 
 
 def measure(stages: Sequence[str], size: Size, folder: Path, names: Sequence[str] = ()) -> list[Row]:
-    """Rows of the stages asked for; `names` chooses among those of the train and the stream stage."""
+    """Rows of the stages asked for; `names` chooses among them."""
     found: list[Row] = []
     computed = [stage for stage in ("train", "evaluate") if stage in stages]
     if names and FORWARD not in names and "train" in computed:
         computed.remove("train")
+    if set(names) & set(EVALUATED) and BLOCKS not in names and "evaluate" in computed:
+        computed.remove("evaluate")
     if computed:
         from comparisons import COMPARISONS, make_world
 
@@ -47,6 +53,12 @@ def measure(stages: Sequence[str], size: Size, folder: Path, names: Sequence[str
         found += [COMPARISONS[stage](world) for stage in computed]
     if "train" in stages and (not names or set(names) & set(NAMES) - {FORWARD}):
         found += measure_train(names, folder / "train")
+    if "evaluate" in stages and (not names or REPLAY in names):
+        import replay_row
+
+        own = folder / REPLAY
+        own.mkdir()
+        found += replay_row.rows(own)
     if "stream" in stages and (not names or set(names) & set(STREAMED)):
         streamed = folder / "stream"
         streamed.mkdir()
@@ -67,10 +79,10 @@ def main(arguments: Sequence[str] | None = None, size: Size | None = None) -> No
     """Command line."""
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("--stages", nargs="*", choices=STAGES, default=list(STAGES))
-    parser.add_argument("--rows", nargs="*", choices=[*NAMES, *STREAMED], default=[])
+    parser.add_argument("--rows", nargs="*", choices=[*NAMES, *EVALUATED, *STREAMED], default=[])
     parser.add_argument("--json", type=Path)
     wanted: Any = parser.parse_args(arguments)
-    for stage, rows in (("train", NAMES), ("stream", STREAMED)):
+    for stage, rows in (("train", NAMES), ("evaluate", EVALUATED), ("stream", STREAMED)):
         if set(wanted.rows) & set(rows) and stage not in wanted.stages:
             parser.error(f"--rows names rows of the stage {stage}")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

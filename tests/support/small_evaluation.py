@@ -15,6 +15,7 @@ from tasks.run_folder import RunFolder, create_run
 from tasks.serve.target_folder import resolve_target
 from tasks.stream.log import LogWriter, index_digest
 from tasks.stream.models import CaptureCounters, CaptureManifest
+from tasks.train.core import target_name
 from tasks.train.models import DraftCheckpoint
 
 QUESTIONS = {"qa": "What is the capital of France?", "writing": "Write one line about rain."}
@@ -113,7 +114,11 @@ def untrained(profile: Profile, target: Path, folder: Path) -> DraftCheckpoint:
     vocabulary = DraftVocabulary(t2d, ids - torch.arange(512), 512)
     model = adapter.build_draft(target, profile.train.draft, profile.target.aux_layer_ids, vocabulary, 0)
     files = export_draft(
-        model, adapter.trained_state(model), folder, ExportedFor("target", None, target), torch.float32
+        model,
+        adapter.trained_state(model),
+        folder,
+        ExportedFor(target_name(profile), None, target),
+        torch.float32,
     )
     return DraftCheckpoint(
         path="draft",

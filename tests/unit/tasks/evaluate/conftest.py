@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
+from tests.unit.tasks.evaluate.replay_world import ReplayWorld, build_world
+
 VOCAB = 64
 HIDDEN = 16
 AUX_LAYERS = (1, 2)
 BLOCK = 4
 
 
-def save_target(folder: Path) -> Path:
+def save_target(folder: Path, seed: int = 0) -> Path:
     """A Llama of two layers in Hugging Face format."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=HIDDEN,
@@ -33,8 +35,14 @@ def save_target(folder: Path) -> Path:
     return folder
 
 
-def save_draft(folder: Path, target: Path, pruned: bool = True, **options: Any) -> Path:
-    """An untrained draft whose weights are large enough to disagree with one another."""
+def save_draft(
+    folder: Path, target: Path, pruned: bool = True, layers: dict[str, Any] | None = None, **options: Any
+) -> Path:
+    """An untrained draft whose weights are large enough to disagree with one another.
+
+    Args:
+        layers: Fields of its layers' configuration.
+    """
     import torch
     from speculators.models.dspark import DSparkDraftModel
     from transformers import Qwen3Config
@@ -49,6 +57,7 @@ def save_draft(folder: Path, target: Path, pruned: bool = True, **options: Any) 
         num_key_value_heads=1,
         head_dim=8,
         tie_word_embeddings=False,
+        **(layers or {}),
     )
     ids = torch.arange(1, VOCAB, 2) if pruned else torch.arange(VOCAB)
     settings = {
@@ -100,3 +109,9 @@ def make_draft(target_dir: Path) -> Callable[..., Path]:
         return save_draft(folder, target_dir, **options)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> ReplayWorld:
+    """A trained draft with its target's answers."""
+    return build_world(tmp_path_factory.mktemp("replayed"))

@@ -23,8 +23,13 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.randn(ROWS, LAYERS * WIDTH), torch.randint(1, 64, (ROWS,)), torch.tensor(ANCHORS)
 
 
-def training_logits(model: Any, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+def training_logits(model: Any) -> torch.Tensor:
     """Logits that upstream's own forward computes for the same anchors: `[A, K, V]`, true tokens before."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return _training_logits(model, monkeypatch)
+
+
+def _training_logits(model: Any, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     from speculators.models.dflash import core as dflash
     from speculators.models.dspark import core as dspark
 
@@ -38,6 +43,7 @@ def training_logits(model: Any, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor
         return logits.sum(), {}
 
     monkeypatch.setattr(dspark, "compute_metrics", keep)
+    monkeypatch.setattr(model.config.transformer_layer_config, "_attn_implementation", "sdpa")
     with torch.inference_mode():
         model.forward(
             hidden_states=hidden[None],
@@ -50,17 +56,31 @@ def training_logits(model: Any, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor
     return seen["logits"].view(len(anchors), model.block_size, -1)
 
 
-@pytest.mark.parametrize("head", ["vanilla", "gated", "rnn"])
+SLIDING = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 0}
+MIXED = {**SLIDING, "layer_types": ["sliding_attention", "full_attention"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        ({"markov_head_type": "vanilla"}, {}),
+        ({"markov_head_type": "gated"}, {}),
+        ({"markov_head_type": "rnn"}, {}),
+        ({}, MIXED),
+        ({"sliding_window_non_causal": True}, MIXED),
+    ],
+    ids=["vanilla", "gated", "rnn", "one sliding layer", "sliding without order"],
+)
 def test_block_logits_equal_the_training_forward(
-    head: str,
+    options: dict[str, Any],
+    layers: dict[str, Any],
     tmp_path: Path,
     target_dir: Path,
     make_draft: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = load_draft(make_draft(tmp_path / "draft", markov_head_type=head), target_dir)
+    model = load_draft(make_draft(tmp_path / "draft", layers=layers, **options), target_dir)
     hidden, ids, anchors = inputs()
-    expected = training_logits(model, monkeypatch)
+    expected = training_logits(model)
     with torch.inference_mode():
         states, base = backbone(model, hidden, ids, anchors)
         for slot in range(model.block_size):

@@ -1,0 +1,140 @@
+"""Faults of a draft that only a measurement shows: it accepts far less than it did in training.
+
+Shapes do not tell a shifted anchor, layers in another order or a layer further, nor other rotary settings. So
+the plausible corrections are tried on a few prompts, and one that restores the acceptance is named. None is
+applied: what is measured is what an engine would serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tasks.evaluate.draft_check import TrainingRecord
+from tasks.evaluate.draft_check_variants import corrected_models, other_layers, other_orders
+from tasks.evaluate.draft_model import most_tokens
+from tasks.evaluate.replay_pass import Blocks, Document, first_right, replay_document
+from tasks.evaluate.walk import walk
+from tasks.measure.acceptance import pool, tau
+
+TRIED_ANCHORS = 32
+"""Answer tokens of a prompt that corrections are tried on."""
+MIN_GAIN = 0.05
+"""Tokens per round that a correction must add, and half of what was accepted before."""
+STANDARD_ERRORS = 4.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one variant of the draft accepts on the tried prompts."""
+
+    tau: float
+    first: float
+    """Share of first draft tokens that are right."""
+    slots: int
+
+    def restores(self, before: Score) -> bool:
+        """Whether this is so much better that chance is no explanation."""
+        spread = (2 * max(self.first * (1 - self.first), 1e-4) / max(self.slots, 1)) ** 0.5
+        gained = self.tau - before.tau
+        return (
+            gained > max(MIN_GAIN, (before.tau - 1) / 2)
+            and self.first - before.first > STANDARD_ERRORS * spread
+        )
+
+
+class Diagnoser:
+    """Watches a replay and, if the draft accepts suspiciously little, looks for the reason.
+
+    Args:
+        model: The loaded draft.
+        config: Configuration of the replay (`replay.work`).
+    """
+
+    def __init__(self, model: Any, config: dict[str, Any]):
+        self._model = model
+        self._options: dict[str, Any] = config["options"]
+        self._target = Path(config["target_dir"])
+        record = config.get("record")
+        self._record = None if record is None else TrainingRecord.model_validate(record)
+        self._known = self._right = 0
+        self._tokens: set[int] = set()
+        self._documents: list[Document] = []
+
+    def add(self, document: Document, blocks: Blocks) -> None:
+        """Count a replayed document, and keep the first ones."""
+        self._known += int(blocks.known[:, 0].sum())
+        self._right += int(blocks.right[:, 0].sum())
+        if len(self._tokens) < 2:
+            self._tokens.update(blocks.tokens.unique().tolist())
+        if len(self._documents) < self._options["check_prompts"]:
+            self._documents.append(replace(document, starts=min(document.starts, TRIED_ANCHORS)))
+
+    def verdict(self) -> dict[str, Any]:
+        """`first`, `expected`, `trials` and `diagnosis`: what is wrong, in a sentence, or None."""
+        first = self._right / self._known if self._known else None
+        expected, why = self._expected()
+        found: dict[str, Any] = {"first": first, "expected": expected, "trials": [], "diagnosis": None}
+        if first is None:
+            return {**found, "diagnosis": "nothing was drafted: every answer ends before a second token"}
+        if first >= expected:
+            return found
+        words = f"the first draft token is right in {first:.1%} of all places, {why}"
+        before = self._score(self._model, self._documents)
+        trials = [(what, blame, self._score(*variant)) for what, blame, variant in self._variants()]
+        rows = [{"what": what, "tau": score.tau, "first": score.first} for what, _, score in trials]
+        best = max(trials, key=lambda trial: trial[2].tau, default=None)
+        if best is not None and best[2].restores(before):
+            what, blame, score = best
+            said = (
+                f"with {what} the same draft reaches {score.tau:.2f} instead of {before.tau:.2f} tokens per "
+                f"round on {len(self._documents)} prompts: {blame}; {words}"
+            )
+        else:
+            said = f"{words}; {self._unexplained(len(trials))}"
+        return {**found, "trials": rows, "diagnosis": said}
+
+    def _expected(self) -> tuple[float, str]:
+        """Least accuracy at the first token that raises no suspicion, and why."""
+        record, share = self._record, self._options["min_of_record"]
+        if record is not None and record.first_right is not None:
+            return share * record.first_right, f"{record.source} measured {record.first_right:.1%}"
+        if record is not None and record.tau is not None:
+            # The first token is accepted at least as often as any later one.
+            least = (record.tau - 1) / most_tokens(self._model)
+            return share * least, f"{record.source} promises {record.tau:.2f} tokens per round"
+        floor = self._options["min_first"]
+        return floor, f"less than evaluate.replay.min_first, {floor:.1%}"
+
+    def _unexplained(self, tried: int) -> str:
+        if len(self._tokens) == 1:
+            return f"it proposes token {next(iter(self._tokens))} everywhere: its weights say nothing"
+        return (
+            f"none of {tried} corrections (anchor, layers, order, rotary settings) changes that: it is "
+            "untrained, or was trained for another target or for other prompts"
+        )
+
+    def _variants(self) -> Iterator[tuple[str, str, tuple[Any, Sequence[Document]]]]:
+        """What is changed, what is then wrong, and the model and the documents with that change."""
+        for what, blame, changed in corrected_models(self._model, self._target):
+            with changed:
+                yield what, blame, (self._model, self._documents)
+        for what, blame, documents in self._other_documents():
+            yield what, blame, (self._model, documents)
+
+    def _other_documents(self) -> Iterable[tuple[str, str, Sequence[Document]]]:
+        yield from other_orders(self._model, self._documents)
+        yield from other_layers(self._model, self._documents, self._target)
+
+    def _score(self, model: Any, documents: Sequence[Document]) -> Score:
+        limit = self._options["max_bytes"]
+        done = [replay_document(model, one, None, limit) for one in documents]
+        walks = [
+            walk(blocks.tokens.tolist(), one.answer[: one.starts + 1].tolist())
+            for blocks, one in zip(done, documents, strict=True)
+        ]
+        counts = pool(one.counts for one in walks)
+        slots = sum(int(blocks.known[:, 0].sum()) for blocks in done)
+        return Score(tau(counts.rounds, counts.accepted) or 1.0, first_right(done) or 0.0, slots)
