@@ -1,4 +1,4 @@
-"""Replays of an evaluation: each draft in a process of its own on the same captures; finished ones are reused."""
+"""Replays of an evaluation: each draft in a process of its own on the same captures, and reused."""
 
 from __future__ import annotations
 
