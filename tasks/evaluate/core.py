@@ -16,6 +16,7 @@ from tasks.evaluate.assemble import ReplayRow
 from tasks.evaluate.live import ArmRecord, LivePrompt
 from tasks.evaluate.models import EvaluationReport
 from tasks.evaluate.report import build_report
+from tasks.evaluate.worth.gather import with_worth
 from tasks.processes.job import run_job
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.run_folder import RunFolder
@@ -73,7 +74,7 @@ def evaluate(
     prompts = live_prompts(rows, profile.evaluate.live.per_domain)
     plain = _arm(here, PLAIN, prompts, None, {})
     drafted = _arm(here, DRAFT, prompts, draft_dir, dict(draft.files))
-    return build_report(
+    report = build_report(
         profile,
         rows=rows,
         plain=plain,
@@ -82,6 +83,9 @@ def evaluate(
         incumbent=incumbent[0] if incumbent and old_rows is not None else None,
         incumbent_rows=old_rows,
         notes=notes,
+    )
+    return with_worth(
+        profile, report, rows=rows, incumbent_rows=old_rows, draft_dir=draft_dir, run_dir=run.path
     )
 
 

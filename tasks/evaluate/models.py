@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.evaluate.worth.models import Worth
+
 Lossless = Literal["identical", "within_noise", "different"]
 
 
@@ -106,3 +108,5 @@ class EvaluationReport(BaseModel):
     live_valid: bool = True
     """False if the live measurement cannot be used; the notes say why."""
     notes: tuple[str, ...] = ()
+    worth: Worth | None = None
+    """Is it worth serving: the sentence and what it rests on."""
