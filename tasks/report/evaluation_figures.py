@@ -49,6 +49,10 @@ def measurements(evaluation: EvaluationReport) -> dict[str, Measurement]:
     found = {"replay": evaluation.replay, "live": evaluation.live}
     if evaluation.incumbent_replay is not None:
         found["incumbent (replay)"] = evaluation.incumbent_replay
+    detail = getattr(evaluation, "arms_detail", None)
+    for arm in detail.arms if detail is not None else ():
+        if arm.acceptance is not None and arm.name not in ("draft", "incumbent"):
+            found[arm.name] = arm.acceptance
     return {name: one for name, one in found.items() if one.pooled.rounds}
 
 

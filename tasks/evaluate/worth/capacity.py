@@ -35,7 +35,8 @@ def capacity(
             gpus_needed=None, basis="measured", gpus_basis="measured", why_not=_why_not(cells, arm),
         )  # fmt: skip
     rate, concurrency, basis = best
-    servers = math.ceil(slo.load_tokens_per_s / rate) if slo.load_tokens_per_s else None
+    # A mean of logarithms may be a rounding error low, and that must not cost a server.
+    servers = math.ceil(slo.load_tokens_per_s / rate - 1e-9) if slo.load_tokens_per_s else None
     return Capacity(
         arm=arm,
         tokens_per_s_per_server=rate,

@@ -84,6 +84,7 @@ class BestK(Frozen):
 
     concurrency: int
     tokens: int
+    """0 where serving without the draft is better."""
 
 
 class Measured(Frozen):

@@ -30,6 +30,8 @@ class Cell:
     @property
     def tokens_per_s(self) -> float:
         """Geometric mean of the repetitions."""
+        if len(self.points) == 1:
+            return self.points[0].output_tokens_per_s
         return math.exp(sum(self.logs) / len(self.logs))
 
     @property
@@ -78,7 +80,7 @@ def fault(point: LoadPoint, differences: Mapping[str, Sequence[str]]) -> str:
         return f"{point.failed} of {point.requests} requests failed"
     if not point.output_tokens_per_s > 0:
         return "no output token was produced"
-    if point.arm == DRAFT and point.draft_tokens == 0:
+    if point.arm == DRAFT and not point.draft_tokens:
         return "no drafts were observed"
     return ""
 

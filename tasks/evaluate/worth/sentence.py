@@ -10,7 +10,7 @@ from tasks.evaluate.worth.models import BestK, Curve, Figure, Objective, Power, 
 from tasks.evaluate.worth.objectives import highest_met
 from tasks.evaluate.worth.points import DRAFT, PLAIN
 from tasks.evaluate.worth.power import power
-from tasks.evaluate.worth.wording import at_least, at_most, times, tokens
+from tasks.evaluate.worth.wording import at_least, at_most, times, tokens, two_digits
 
 INCUMBENT = "incumbent"
 UNTRAINED = ("ngram", "suffix", "mtp")
@@ -83,12 +83,12 @@ def acceptance_only(found: Evidence) -> Said:
     against, tested = _against_incumbent(found)
     unknown = "speed under load was not measured"
     if not found.speed_is_meaningful:
-        unknown += ", and would mean nothing under Triton's interpreter"
+        unknown = "speed is not known (Triton's interpreter)"
     elif found.swept:
         unknown = "no point of the load sweep can be used"
     text = (
         f"acceptance only: {tokens(found.tau)} tokens per round with K {found.block_size}{against}; "
-        f"serving it pays where a round costs less than {max(low, 1.0):.2f} rounds without a draft; {unknown}"
+        f"it pays where a round costs less than {max(low, 1.0):.2f} rounds without a draft; {unknown}"
     )
     return Said("acceptance_only", text, tested)
 
@@ -103,7 +103,7 @@ def _against_incumbent(found: Evidence) -> tuple[str, Power | None]:
         return f", {difference} over {found.incumbent}", tested
     if high is not None and high < 0:
         return f", less than {found.incumbent} ({difference})", tested
-    return f", undecided against {found.incumbent}: {difference}{settling(tested, '+.2f')}", tested
+    return f", undecided against {found.incumbent}: {difference}{settling(tested)}", tested
 
 
 def _beyond_one(tau: Figure) -> Figure:
@@ -112,23 +112,21 @@ def _beyond_one(tau: Figure) -> Figure:
     return Figure(value=tau.value - 1, low=tau.low - 1, high=tau.high - 1)
 
 
-def settling(tested: Power | None, form: str, factor: bool = False) -> str:
+def settling(tested: Power | None, factor: bool = False) -> str:
     """What these prompts can show, and how many more would settle it; empty without an interval.
 
     Args:
-        form: Format of an effect.
         factor: Effects are logarithms of a speed-up.
     """
     if tested is None:
         return ""
-    smallest, seen = tested.detectable, abs(tested.observed)
+    smallest, seen = f"{tested.detectable:.2f}", f"{tested.observed:+.2f}"
     if factor:
-        smallest, seen = math.exp(smallest), math.exp(tested.observed)
-    unit = "x" if factor else ""
-    text = f" (these {tested.prompts} prompts show {smallest:{form}}{unit} or more; "
+        smallest, seen = f"{math.exp(tested.detectable):.2f}x", f"{math.exp(tested.observed):.2f}x"
+    text = f" (these {tested.prompts} prompts show {smallest} or more; "
     if tested.more_prompts is None:
         return text + "no sensible number of prompts would settle so small a difference)"
-    return text + f"about {tested.more_prompts:,} more would settle {seen:{form}}{unit})"
+    return text + f"about {two_digits(tested.more_prompts):,} more would settle {seen})"
 
 
 def under_load(found: Evidence, curve: Curve) -> Said:
@@ -146,7 +144,7 @@ def under_load(found: Evidence, curve: Curve) -> Said:
     tested = speed_power(closest, found)
     lost = [point.concurrency for point in curve.points if point.standing == "loss"]
     above = f"; slower at {', '.join(map(str, lost))}" if lost else ""
-    text = f"undecided: {_at(closest)}{settling(tested, '.2f', factor=True)}{above}{_targets(found)}"
+    text = f"undecided: {_at(closest)}{settling(tested, factor=True)}{above}{_targets(found)}"
     if closest.low is None:
         text += "; without an interval, since no point was measured twice and acceptance has none"
     return Said("undecided", text, tested)
@@ -202,9 +200,12 @@ def _end(curve: Curve, worth: Sequence[SpeedUp]) -> str:
     """Where it certainly ends, or that it may end somewhere beyond."""
     if worth[-1] is curve.points[-1]:
         return ""
+    after = [p for p in curve.points if p.concurrency > worth[-1].concurrency]
+    if any(point.standing == "gain" for point in after):
+        lost = [str(point.concurrency) for point in after if point.standing != "gain"]
+        return f"; not at {', '.join(lost)}"
     if curve.lost_above is not None:
         return f"; not above {at_least(curve.lost_above)}"
-    after = [p for p in curve.points if p.concurrency > worth[-1].concurrency]
     return f"; open from there to {after[-1].concurrency}, the highest measured"
 
 
@@ -257,7 +258,8 @@ def _targets(found: Evidence) -> str:
 def best_k(found: Evidence, worth: Sequence[SpeedUp]) -> str:
     """Draft tokens to serve with: what was recommended for the range, else the only number measured."""
     wanted = {point.concurrency for point in worth}
-    chosen = [one for one in found.best_k if one.concurrency in wanted] or list(found.best_k)
+    drafting = [one for one in found.best_k if one.tokens > 0]
+    chosen = [one for one in drafting if one.concurrency in wanted] or drafting
     if not chosen:
         return f"K {found.block_size}, the only one measured"
     other = any(one.tokens != found.block_size for one in chosen)

@@ -34,3 +34,9 @@ def at_most(value: float) -> int:
 
 def at_least(value: float) -> int:
     return math.ceil(value - 1e-6)
+
+
+def two_digits(count: int) -> int:
+    """A planned number of prompts, rounded up to two digits: more would pretend to be known."""
+    step = 10 ** max(0, len(str(count)) - 2)
+    return math.ceil(count / step) * step
