@@ -217,6 +217,13 @@ def _flow_run() -> tuple[str, str]:
     return str(flow_run.id or uuid4()), str(flow_run.ui_url or "")
 
 
+def flow_run_of_now() -> str:
+    """Id of the current flow run; empty outside one."""
+    from prefect.runtime import flow_run
+
+    return str(flow_run.id or "")
+
+
 def _run_logger() -> Any:
     from prefect.exceptions import MissingContextError
     from prefect.logging import get_run_logger

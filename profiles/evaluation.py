@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from profiles.part import Count, Dtype, Fraction, Part, Positive
+from profiles.part import Count, Dtype, Fraction, Part, Positive, Seconds
 
 
 class Live(Part):
@@ -71,11 +71,36 @@ class Prices(Part):
     """GPUs of one measured server; empty takes them from its command line."""
 
 
+class Load(Part):
+    """How arms behave under load: each level is measured on every arm, with a time limit of its own."""
+
+    concurrency: tuple[Positive, ...] = (1, 2, 4, 8, 16)
+    """Requests in flight, one level each; empty measures none. `live.max_num_seqs` above the largest."""
+    request_rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    """Requests per second, one level each, that arrive whether or not earlier ones are answered."""
+    requests_per_user: Positive = 8
+    """Requests of a level for each one in flight."""
+    min_requests: Positive = 16
+    """Fewest requests of a level; a rate level has just these."""
+    max_new_tokens: Positive = 256
+    """Longest answer, tokens."""
+    warm_up: bool = True
+    """Ask once for each request in flight before a level's clock starts."""
+    level_timeout_s: Seconds = 900.0
+    """Longest time of one level on one arm, the load generator's start included, seconds."""
+    max_failed: Fraction = 0.0
+    """Share of a level's requests that may fail before its point is invalid."""
+    seed: Count = 0
+    """Seed of the prompts' order and of the arrivals, equal for all arms."""
+
+
 class Evaluate(Part):
     """How the draft is measured."""
 
     live: Live = Live()
     """Measurement on the real engine."""
+    load: Load = Load()
+    """Speed under load, and where the draft stops to help."""
     replay_max_new_tokens: Positive = 96
     """Answer tokens of each prompt that replay walks."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90

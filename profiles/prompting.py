@@ -12,10 +12,11 @@ from profiles.part import Count, Fraction, Part, Positive
 class Prompts(Part):
     """The prompts: what the target is asked in training and in evaluation."""
 
-    train: Annotated[tuple[str, ...], Field(min_length=1)] = ("package:prompts/train",)
-    """JSONL files, Parquet files, data sets, or folders of files; `package:` means beside our profiles."""
+    train: tuple[str, ...] = ("package:prompts/train",)
+    """JSONL files, Parquet files, data sets, or folders of files; `package:` means beside our profiles. Empty
+    where nothing is trained (`retrain-dspark evaluate`)."""
     evaluate: Annotated[tuple[str, ...], Field(min_length=1)] = ("package:prompts/evaluate",)
-    """The same for evaluation; a conversation gives one prompt, its last."""
+    """The same for evaluation, and public sets (`set:speed_bench`); a conversation gives its last prompt."""
     train_per_domain: Positive | None = None
     """Take so many training conversations of each domain; empty takes all."""
     evaluate_per_domain: Positive | None = None

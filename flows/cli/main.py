@@ -15,6 +15,7 @@ from tasks.redaction import redact
 
 COMMANDS = {
     "run": "Retrain, measure and publish a draft.",
+    "evaluate": "Measure a draft, or servers that run, without training.",
     "resume": "Go on with a run: finished stages are reused.",
     "plan": "Show processes, sizes and expected minutes; starts nothing.",
     "doctor": "Check this machine for a profile.",

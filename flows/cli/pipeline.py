@@ -1,7 +1,9 @@
-"""Runs the flow in this process for `run` and `resume`: display, signals, closing lines, exit code."""
+"""Runs a flow in this process: display, signals, closing lines, exit code."""
 
 from __future__ import annotations
 
+import importlib
+import json
 import logging
 import os
 import signal
@@ -20,49 +22,56 @@ from tasks.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, RetrainError
 from tasks.report.progress import LineProgress, TerminalProgress, show_on
 from tasks.run_folder import RunFolder, private_run_root, run_root
 
+RETRAIN = "retrain_dspark"
+EVALUATE = "evaluate_dspark"
 
-def run_pipeline(**parameters: Any) -> int:
-    """Run the flow with these parameters and return the exit code."""
+
+def run_pipeline(flow_name: str = RETRAIN, as_json: bool = False, **parameters: Any) -> int:
+    """Run a flow with these parameters and return the exit code.
+
+    Args:
+        flow_name: `retrain_dspark` or `evaluate_dspark`, the name of its module too.
+        as_json: Standard output gets the result as one JSON object, and nothing else.
+    """
     private_run_root()
     quiet_console()
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
         users_server = bool(os.environ.get("PREFECT_API_URL"))
         with prefect_api() as url:
-            return _run_with(url, users_server, parameters)
+            return _run_with(url, users_server, flow_name, as_json, parameters)
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _run_with(url: str, users_server: bool, parameters: dict[str, Any]) -> int:
+def _run_with(url: str, users_server: bool, flow_name: str, as_json: bool, parameters: dict[str, Any]) -> int:
     """Run the flow with Prefect's API at `url`; only a server of the user's has pages to show later."""
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
-    from flows.retrain_dspark import retrain_dspark
-
+    flow = getattr(importlib.import_module(f"flows.{flow_name}"), flow_name)
     wait_until_ready(url)
     with temporary_settings({PREFECT_API_URL: url}):
         page = PREFECT_UI_URL.value() if users_server else None
         try:
-            return _run(retrain_dspark, parameters, page or "")
+            return _run(flow, parameters, page or "", as_json)
         finally:
             send_what_waits()
 
 
-def _run(flow: Any, parameters: dict[str, Any], prefect_page: str) -> int:
+def _run(flow: Any, parameters: dict[str, Any], prefect_page: str, as_json: bool) -> int:
     from prefect.exceptions import TerminationSignal
 
     name = flow_run_id_holder()
     try:
-        with _display():
+        with _display(as_json):
             state = flow(**parameters, return_state=True)
     except (KeyboardInterrupt, TerminationSignal, SystemExit) as interruption:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         run = name()
         _mark_cancelled(run)
-        _print_closing(run, prefect_page)
+        _print_end(run, prefect_page, as_json)
         return EXIT_INTERRUPTED if isinstance(interruption, KeyboardInterrupt) else EXIT_TERMINATED
-    return _report(name(), state, prefect_page)
+    return _report(name(), state, prefect_page, as_json)
 
 
 def flow_run_id_holder() -> Any:
@@ -78,19 +87,26 @@ def flow_run_id_holder() -> Any:
     return find
 
 
-def _report(run: RunFolder | None, state: Any, prefect_page: str) -> int:
+def _report(run: RunFolder | None, state: Any, prefect_page: str, as_json: bool = False) -> int:
     """Closing lines and the exit code of a flow run that ended by itself; an error is said once."""
     if not state.is_completed():
         error = state.result(raise_on_failure=False)
-        _print_closing(run, prefect_page, error_follows=True)
+        _print_end(run, prefect_page, as_json, error_follows=True)
         if isinstance(error, RetrainError):
             return show_error(error)
         if isinstance(error, Exception):
             return show_unexpected(error)
         click.echo(f"error: {state.message}", err=True)
         return EXIT_FAILED
-    _print_closing(run, prefect_page)
+    _print_end(run, prefect_page, as_json)
     return EXIT_FAILED if state.name == "Held" else EXIT_DONE
+
+
+def _print_end(run: RunFolder | None, prefect_page: str, as_json: bool, error_follows: bool = False) -> None:
+    if as_json:
+        _print_json(run)
+    else:
+        _print_closing(run, prefect_page, error_follows)
 
 
 def _print_closing(run: RunFolder | None, prefect_page: str, error_follows: bool = False) -> None:
@@ -102,6 +118,17 @@ def _print_closing(run: RunFolder | None, prefect_page: str, error_follows: bool
         colour = "NO_COLOR" not in os.environ
         lines = closing_lines(read_summary(run), run, colour, prefect_page, error_follows)
         click.echo("\n".join(lines))
+
+
+def _print_json(run: RunFolder | None) -> None:
+    """The run's summary, and its evaluation in full if it came to one."""
+    from tasks.report.record import read_run
+    from tasks.report.summary import read_summary
+
+    if run is not None:
+        evaluation = read_run(run).evaluation
+        full = evaluation.model_dump(mode="json") if evaluation is not None else None
+        click.echo(json.dumps({"summary": read_summary(run), "evaluation": full}, indent=2))
 
 
 def _mark_cancelled(run: RunFolder | None) -> None:
@@ -121,8 +148,11 @@ def _mark_cancelled(run: RunFolder | None) -> None:
         logging.getLogger("retrain_dspark").warning("Prefect was not told of the cancellation: %s", error)
 
 
-def _display() -> AbstractContextManager[Any]:
-    """A live display in a terminal, lines elsewhere."""
+def _display(as_json: bool = False) -> AbstractContextManager[Any]:
+    """A live display in a terminal, lines elsewhere; beside a JSON result, lines on standard error."""
+    if as_json:
+        show_on(LineProgress(_print_error_line))
+        return nullcontext()
     console = Console(stderr=False)
     if console.is_terminal and sys.stdout.isatty():
         progress = TerminalProgress(console)
@@ -134,6 +164,10 @@ def _display() -> AbstractContextManager[Any]:
 
 def _print_line(line: str) -> None:
     print(line, flush=True)
+
+
+def _print_error_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from flows.cli.options import set_option
+from flows.measuring import EVALUATES
 from profiles.load import load_profile, parse_assignments
 from profiles.schema import Profile
 from tasks.run_folder import RunFolder, open_run, run_root
@@ -27,10 +28,14 @@ def command(run_id: str, from_stage: str | None, assignments: tuple[str, ...]) -
     """Go on with RUN: stages whose result is still valid are reused, and it says why another runs again."""
     overrides = parse_assignments(assignments)
     run = open_run(run_root(), run_id)
+    measures = EVALUATES in run.facts()
     profile = load_profile(run.profile(), overrides, overrides_origin="--set").profile
     from tasks.validate.inputs import check_inputs
 
-    check_inputs(profile, run_root(), machine=from_stage == VALIDATE.name or not checked(run, profile))
-    from flows.cli.pipeline import run_pipeline
+    if not (measures and "arms" in run.facts()[EVALUATES]):
+        machine = from_stage == VALIDATE.name or not checked(run, profile)
+        check_inputs(profile, run_root(), machine=machine, trains=not measures)
+    from flows.cli.pipeline import EVALUATE, RETRAIN, run_pipeline
 
-    return run_pipeline(run_id=run_id, from_stage=from_stage, overrides=overrides or None)
+    flow = EVALUATE if measures else RETRAIN
+    return run_pipeline(flow, run_id=run_id, from_stage=from_stage, overrides=overrides or None)

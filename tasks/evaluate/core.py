@@ -15,6 +15,7 @@ from tasks.evaluate.arms import DRAFT, PLAIN, arm_fingerprint, measure_arm
 from tasks.evaluate.assemble import ReplayRow
 from tasks.evaluate.live import ArmRecord, LivePrompt
 from tasks.evaluate.models import EvaluationReport
+from tasks.evaluate.prompt_sets import set_notes
 from tasks.evaluate.report import build_report
 from tasks.evaluate.worth.gather import with_worth
 from tasks.processes.job import run_job
@@ -69,7 +70,7 @@ def evaluate(
     """
     here = Evaluation(profile, run, folder, captures, log_dir, target_dir, launcher, progress)
     rows = _replay(here, "replay", draft_dir, dict(draft.files))
-    notes: list[str] = []
+    notes: list[str] = set_notes(profile.prompts.evaluate)
     old_rows = _replay_incumbent(here, incumbent, notes) if incumbent else None
     prompts = live_prompts(rows, profile.evaluate.live.per_domain)
     plain = _arm(here, PLAIN, prompts, None, {})

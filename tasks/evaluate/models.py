@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.worth.models import Worth
 
 Lossless = Literal["identical", "within_noise", "different"]
@@ -108,5 +109,7 @@ class EvaluationReport(BaseModel):
     live_valid: bool = True
     """False if the live measurement cannot be used; the notes say why."""
     notes: tuple[str, ...] = ()
+    load: LoadSweep | None = None
+    """Arms under load; None where no level was measured."""
     worth: Worth | None = None
     """Is it worth serving: the sentence and what it rests on."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tasks.evaluate.attach import ArmAddress
+from tasks.evaluate.attach_checks import attach_arms
+from tasks.evaluate.attach_measure import measure_attached
 from tasks.evaluate.core import evaluate as measure
 from tasks.evaluate.models import EvaluationReport
 from tasks.execute import RunContext, execute_stage
+from tasks.prompts.load import load_prompts
 from tasks.publish.core import find_incumbent
 from tasks.report.task import show_artifacts, stage_task
 from tasks.serve.target_folder import resolve_target
@@ -40,6 +44,24 @@ def evaluate(ctx: RunContext, captures: CaptureManifest, draft: DraftCheckpoint)
             ctx.progress,
             incumbent,
         ),
+    )
+    show_artifacts(ctx, EVALUATE, report)
+    return report
+
+
+@stage_task(EVALUATE)
+def evaluate_attached(ctx: RunContext, addresses: Sequence[ArmAddress]) -> EvaluationReport:
+    """Measure servers that run already; they are asked, and nothing of them is changed."""
+    arms = attach_arms(ctx.profile, addresses)
+    inputs = {
+        "arms": sha256_text(canonical([[arm.name, arm.url, arm.engine, arm.draft_tokens] for arm in arms])),
+        "prompts": load_prompts(ctx.profile).digest,
+    }
+    report = execute_stage(
+        ctx,
+        EVALUATE,
+        inputs,
+        lambda folder: measure_attached(ctx.profile, ctx.run, folder, arms, ctx.launcher, ctx.progress),
     )
     show_artifacts(ctx, EVALUATE, report)
     return report

@@ -59,14 +59,16 @@ def load_prompts(profile: Profile) -> PromptSet:
             `prompts.contaminated` is `refuse`.
     """
     wanted, seen = profile.prompts, set[str]()
-    train_read = read_side(wanted.train, "prompts.train", wanted.max_bad_rows, seen)
+    train_read = _train_side(wanted, seen)
     evaluate_read = read_side(wanted.evaluate, "prompts.evaluate", wanted.max_bad_rows, seen)
     train_dropped, evaluate_dropped = Counter[str](), Counter[str]()
     evaluate_rows = _evaluation_rows(evaluate_read, wanted, evaluate_dropped)
-    train_rows = _training_rows(train_read, evaluate_rows, wanted, train_dropped)
+    train_rows = _training_rows(train_read, evaluate_rows, wanted, train_dropped) if wanted.train else []
     train_rows = _limited(train_rows, wanted.train_per_domain, wanted, train_dropped)
     evaluate_rows = _limited(evaluate_rows, wanted.evaluate_per_domain, wanted, evaluate_dropped)
-    held, leaks = held_out_rows(train_rows, wanted.held_out, wanted.max_similarity, wanted.seed)
+    held, leaks = set[str](), 0
+    if train_rows:
+        held, leaks = held_out_rows(train_rows, wanted.held_out, wanted.max_similarity, wanted.seed)
     train = [
         prompt for row in train_rows for prompt in _prompts(row, "held_out" if row.id in held else "train")
     ]
@@ -84,6 +86,11 @@ def load_prompts(profile: Profile) -> PromptSet:
     prompts = (*train, *evaluate)
     digest = sha256_text(canonical([prompt.record() for prompt in prompts]))
     return PromptSet(prompts, (*train_read.skipped, *evaluate_read.skipped), digest, counts)
+
+
+def _train_side(wanted: Prompts, seen: set[str]) -> Reading:
+    """Training rows; none for a profile that names no source, which only measures."""
+    return read_side(wanted.train, "prompts.train", wanted.max_bad_rows, seen) if wanted.train else Reading()
 
 
 def _evaluation_rows(reading: Reading, wanted: Prompts, dropped: Counter[str]) -> list[Row]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from tasks.errors import UsageError
+from tasks.evaluate.prompt_sets import files_of_set, is_prompt_set
 from tasks.prompts.bad_row import BadRow
 from tasks.prompts.tables import is_data_set, is_parquet, table_rows
 from tasks.prompts.turns import json_of
@@ -29,11 +30,15 @@ _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, OSError)
 
 
 def files_of(source: str, field: str) -> list[Path]:
-    """The files that a profile names: a file, a data set's folder, or the prompt files of a folder in order.
+    """The files that a profile names: a file, a data set's folder, the prompt files of a folder in order, or
+    those of a public set (`set:NAME`).
 
     Raises:
         UsageError: There is nothing there.
+        ServiceError: A set's hub cannot be reached.
     """
+    if is_prompt_set(source):
+        return files_of_set(source, field)
     if source.startswith(PACKAGE_PREFIX):
         path = Path(str(importlib.resources.files("profiles"))) / source.removeprefix(PACKAGE_PREFIX)
     else:

@@ -54,7 +54,8 @@ def closing_lines(
 def _first(record: RunRecord, summary: Mapping[str, Any], colour: bool) -> str:
     status = summary["status"]
     stage = view.stopped_stage(record, summary) if status in ("failed", "cancelled") else None
-    word = {"completed": "promoted", "held": "held"}.get(status, status) + (f" in {stage}" if stage else "")
+    done = "promoted" if summary["decision"]["promote"] is not None else "measured"
+    word = {"completed": done, "held": "held"}.get(status, status) + (f" in {stage}" if stage else "")
     if colour:
         word = f"\x1b[1;{_COLOUR[status]}m{word}\x1b[0m"
     return f"{summary['run_id']}: {word} after {wording.duration(summary['seconds'])}"
@@ -78,13 +79,15 @@ def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, 
     rows: list[tuple[str, str]] = []
     worth = evaluation.worth if evaluation else None
     if evaluation is not None:
+        # Servers that ran already were measured live only: nothing was captured that could be replayed.
+        replayed = bool(evaluation.replay.domains)
+        shown = evaluation.replay if replayed else evaluation.live
         # Hard spaces keep each name and its figure on one line.
-        domains = ", ".join(
-            f"{name}{HARD}{wording.tau(t.value)}" for name, t in evaluation.replay.domains.items()
-        )
-        macro = evaluation.replay.macro
+        domains = ", ".join(f"{name}{HARD}{wording.tau(t.value)}" for name, t in shown.domains.items())
+        macro = shown.macro
         text = (
-            f"{wording.tau(macro.value)} {wording.interval(macro.low, macro.high)} tokens per round, replayed"
+            f"{wording.tau(macro.value)} {wording.interval(macro.low, macro.high)} tokens per round, "
+            f"{'replayed' if replayed else 'live'}"
         )
         if evaluation.live.pooled.value is not None:
             gap = (

@@ -39,9 +39,16 @@ class Server:
             return False
 
     def get(self, path: str, timeout_s: float = 30.0) -> httpx.Response:
+        return self._ask("GET", path, None, timeout_s)
+
+    def post(self, path: str, body: dict[str, Any], timeout_s: float = 30.0) -> httpx.Response:
+        """Like `get`, with a JSON body."""
+        return self._ask("POST", path, body, timeout_s)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> httpx.Response:
         try:
             with self._client(timeout_s) as client:
-                response = client.get(path)
+                response = client.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise ServiceError(
                 f"{path} does not answer ({type(error).__name__})",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.schema import Profile
+from tasks.errors import UsageError
 from tasks.prompts.load import load_prompts
 from tasks.serve.target_folder import check_target, converted_folder, resolve_target
 from tasks.train.earlier import check_initial
@@ -15,7 +16,7 @@ from tasks.validate.models import ValidationReport
 from tasks.validate.requirements import requirements_of
 
 
-def check_inputs(profile: Profile, root: Path, machine: bool = True) -> None:
+def check_inputs(profile: Profile, root: Path, machine: bool = True, trains: bool = True) -> None:
     """Refuse input that the validate stage would refuse, in seconds and without a trace of a run.
 
     A target that is still inside its wheel is left to the validate stage.
@@ -24,10 +25,17 @@ def check_inputs(profile: Profile, root: Path, machine: bool = True) -> None:
         root: The run root; its disk is measured.
         machine: Look at ports and disk too; a run that goes on was checked when it began, and its own
             captures fill the disk.
+        trains: Refuse a profile without training prompts.
 
     Raises:
         UsageError: Names field, value and remedy; `UnmetRequirement` for ports and disk.
     """
+    if trains and not profile.prompts.train:
+        raise UsageError(
+            "prompts.train is empty: there is nothing to train on",
+            where="prompts.train",
+            hint="name training prompts; a draft is measured without them by retrain-dspark evaluate",
+        )
     load_prompts(profile)
     target = None
     if profile.target.source.kind == "path" or converted_folder(profile).is_dir():

@@ -50,7 +50,12 @@ def is_prefect_side(file: str) -> bool:
     return file.startswith("flows/") or file.endswith("/task.py")
 
 
-ENGINE_SIDE = ("tasks/stream/connector.py", "tasks/stream/scheduling.py", "tasks/serve/engine/")
+ENGINE_SIDE = (
+    "tasks/stream/connector.py",
+    "tasks/stream/scheduling.py",
+    "tasks/serve/engine/",
+    "tasks/evaluate/load/benchmark.py",
+)
 
 RULES: dict[str, Callable[[str], bool]] = {
     "prefect": is_prefect_side,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from profiles.schema import Profile
-from tasks.evaluate.models import EvaluationReport, TauEstimate
+from tasks.evaluate.models import EvaluationReport, Measurement, TauEstimate
 from tasks.evaluate.worth.capacity import capacities
 from tasks.evaluate.worth.costs import break_even, spent
 from tasks.evaluate.worth.models import Curve, Figure, LeftOut, Measured, Worth
@@ -72,9 +72,10 @@ def evidence(
     """What the sentence is made of."""
     gain = report.incumbent_gain
     main = next((one for one in curves if (one.arm, one.baseline) == (DRAFT, PLAIN)), None)
+    acceptance = acceptance_of(report)
     return Evidence(
-        tau=figure(report.replay.macro),
-        prompts=report.replay.pooled.prompts,
+        tau=figure(acceptance.macro),
+        prompts=acceptance.pooled.prompts,
         block_size=report.block_size,
         lossless=report.lossless,
         compared=len(report.comparisons),
@@ -89,6 +90,11 @@ def evidence(
         best_k=measured.best_k,
         swept=bool(measured.points),
     )
+
+
+def acceptance_of(report: EvaluationReport) -> Measurement:
+    """Replay, which has intervals; live where nothing was replayed, as on servers that run already."""
+    return report.replay if report.replay.pooled.rounds else report.live
 
 
 def figure(tau: TauEstimate) -> Figure:
@@ -116,7 +122,7 @@ def prompt_spread(report: EvaluationReport, cells: Cells, confidence: float) -> 
 
     The bootstrap's error belongs to the prompts that were replayed; a load point of fewer requests saw fewer.
     """
-    pooled = report.replay.pooled
+    pooled = acceptance_of(report).pooled
     error = standard_error(figure(pooled), confidence)
     if error is None or pooled.value is None or not pooled.prompts:
         return None
@@ -141,7 +147,7 @@ def known(
             "No load point was measured twice: the intervals of speed-ups cover the choice of prompts, not "
             "how measurements of this machine vary."
         )
-    if main is not None and not report.replay.pooled.low:
+    if main is not None and acceptance_of(report).pooled.low is None:
         lines.append("Acceptance has no interval: those of speed-ups cover repetition only.")
     rates = sum(point.request_rate is not None for point in measured.points)
     if rates:

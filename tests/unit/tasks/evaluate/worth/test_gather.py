@@ -66,18 +66,11 @@ def report(load: LoadSweep | None = None) -> EvaluationReport:
         name="draft", argv=("vllm", "--tensor-parallel-size", "8"), engine="vllm", requests=12, failed=0,
         output_tokens=100, seconds=1.0, speed_is_meaningful=True,
     )  # fmt: skip
-    kind = Loaded if load else EvaluationReport
-    return kind(
+    return EvaluationReport(
         replay=measured, live=measured, common_replay_pooled=1.7, live_gap=0.0, lossless="identical",
         comparisons=(PromptComparison(prompt_id="qa-0", equal=True, tokens=2),), arms=(arm,), block_size=8,
-        draft_sample_method="greedy", rejection_sample_method="standard", **({"load": load} if load else {}),
+        draft_sample_method="greedy", rejection_sample_method="standard", load=load,
     )  # fmt: skip
-
-
-class Loaded(EvaluationReport):
-    """A report with a load sweep."""
-
-    load: LoadSweep
 
 
 def profile(**changes: Any) -> Profile:
@@ -206,6 +199,21 @@ def test_a_fault_in_the_sums_does_not_lose_the_evaluation(tmp_path: Path) -> Non
         profile(), report(), rows=odd, incumbent_rows=None, draft_dir=tmp_path, run_dir=tmp_path
     )
     assert broken.worth is None and "decision inputs could not be worked out" in broken.notes[-1]
+
+
+def test_servers_that_run_already_are_decided_by_their_live_acceptance(tmp_path: Path) -> None:
+    load = sweep({"plain": None, "mine": 2.9})
+    elsewhere = report(load).model_copy(
+        update={
+            "replay": replay_measurement({}, HOW),
+            "arms": tuple(arm.model_copy(update={"argv": ()}) for arm in report().arms),
+        }
+    )
+    found = with_worth(
+        profile(), elsewhere, rows=(), incumbent_rows=None, draft_dir=None, run_dir=tmp_path, draft_arm="mine"
+    ).worth
+    assert found is not None and found.verdict == "worth" and found.measured.memory is None
+    assert found.measured.gpus_per_server is None and "gpus_per_server" in found.capacity[1].why_not
 
 
 def test_stages_of_a_run_folder(tmp_path: Path) -> None:
