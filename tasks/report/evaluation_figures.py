@@ -69,7 +69,7 @@ def tau_by_domain(series: Mapping[str, Measurement]) -> Drawing | None:
 
     def draw(axes: Axes, colours: Colours) -> None:
         for place, (name, one) in enumerate(series.items()):
-            shift = 0.52 * (place - (len(series) - 1) / 2) / max(1, len(series) - 1)
+            shift = min(0.18, 0.7 / len(series)) * (place - (len(series) - 1) / 2)
             _dots(axes, one, rows, shift, name, colours)
         axes.axvline(1.0, color=colours["muted"], linewidth=1)
         axes.set_yticks(range(len(rows)), rows)
@@ -175,7 +175,7 @@ def tau_over_context(contexts: Sequence[ContextTau]) -> Drawing | None:
         axes.set_xlabel("prompt length, tokens")
         axes.set_ylabel("tokens per round")
         _grid(axes, colours)
-        axes.margins(x=0.08)
+        axes.margins(x=0.08, y=0.1)
         _legend_above(axes, 3)
 
     return Drawing("Acceptance length over the length of the prompt", 3.0, draw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tasks.stage import fingerprint
 from tasks.stages import EVALUATE
 
 HOW = Bootstrap(300, 0.90, 0)
-K3 = {
+K3: dict[str, Any] = {
     "block_size": 8,
     "draft_vocab_size": 163_840,
     "aux_hidden_state_layer_ids": [24, 48, 72, 88, 92],
@@ -84,7 +85,7 @@ def test_k3_drafts_memory_is_its_published_size() -> None:
     assert found.shared_weights_bytes == 2 * 2_348_810_240
     assert found.kv_bytes_per_token == 10_240
     assert found.kv_bytes_per_request == 10_240 * 2048
-    full = {**K3, "transformer_layer_config": {**K3["transformer_layer_config"], "layer_types": None}}  # type: ignore[dict-item]
+    full = {**K3, "transformer_layer_config": {**K3["transformer_layer_config"], "layer_types": None}}
     full["transformer_layer_config"]["sliding_window"] = None
     assert draft_memory(full, "bfloat16", 4096).kv_bytes_per_request == 20_480 * 4096
 
@@ -194,7 +195,7 @@ def test_a_fault_in_the_sums_does_not_lose_the_evaluation(tmp_path: Path) -> Non
     )
     assert found.replay == report().replay
     odd = rows(12)
-    odd[0].walks.clear()
+    odd[0] = replace(odd[0], walks={})
     broken = with_worth(
         profile(), report(), rows=odd, incumbent_rows=None, draft_dir=tmp_path, run_dir=tmp_path
     )
