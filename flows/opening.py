@@ -105,6 +105,8 @@ def _closing(ctx: RunContext, tracker: Tracker) -> Iterator[None]:
         close_folder(ctx.run, ended, ctx.rows, fault, time.monotonic() - started)
         for name in ("summary.json", "report.html"):
             tracker.log_file(None, ctx.run.path / name)
+        for path in sorted((ctx.run.path / "figures").glob("*.png")):
+            tracker.log_file(None, path, "figures")
         tracker.close(status)
         close_registry(ctx.run.services)
 

@@ -94,6 +94,45 @@ class Live(Part):
         return self
 
 
+Above = Annotated[float, Field(gt=0)]
+
+
+class Slo(Part):
+    """What users must be given: targets for load points. An empty field asks for nothing."""
+
+    ttft_p50_ms: Above | None = None
+    """Longest median time to the first token, milliseconds."""
+    ttft_p90_ms: Above | None = None
+    """Longest time to the first token of 90 % of the requests, milliseconds."""
+    ttft_p99_ms: Above | None = None
+    """Longest time to the first token of 99 % of the requests, milliseconds."""
+    itl_p50_ms: Above | None = None
+    """Longest median time between two pieces of an answer, ms; with a draft a piece holds several tokens."""
+    itl_p90_ms: Above | None = None
+    """Longest time between two pieces of an answer in 90 % of the cases, milliseconds."""
+    itl_p99_ms: Above | None = None
+    """Longest time between two pieces of an answer in 99 % of the cases, milliseconds."""
+    tokens_per_s_per_user: Above | None = None
+    """Least output tokens per second that one user sees, median over requests."""
+    load_tokens_per_s: Above | None = None
+    """Load to plan for, output tokens per second of all users; the report says how many GPUs serve it."""
+
+
+class Prices(Part):
+    """What GPUs cost; without a price no break-even is computed."""
+
+    currency: Annotated[str, Field(min_length=1, max_length=8)] = "USD"
+    """Unit of the prices, shown beside them."""
+    serving_gpu_hour: Above | None = None
+    """Price of one GPU for one hour of serving."""
+    training_gpu_hour: Above | None = None
+    """Price of one GPU for one hour of retraining; empty takes that of serving."""
+    other_costs: Annotated[float, Field(ge=0)] = 0.0
+    """What one retraining costs besides GPUs."""
+    gpus_per_server: Positive | None = None
+    """GPUs of one measured server; empty takes them from its command line."""
+
+
 class Load(Part):
     """How arms behave under load: each level is measured on every arm, with a time limit of its own."""
 
@@ -194,3 +233,7 @@ class Evaluate(Part):
     """Largest relative gap between live and replayed acceptance length on the common prompts."""
     seed: Count = 0
     """Seed of the bootstrap."""
+    slo: Slo = Slo()
+    """What users must be given."""
+    prices: Prices = Prices()
+    """What GPUs cost."""

@@ -18,6 +18,7 @@ from tasks.evaluate.load.arm import load_arm, loaded
 from tasks.evaluate.models import EvaluationReport
 from tasks.evaluate.prompt_sets import set_notes
 from tasks.evaluate.report import build_report
+from tasks.evaluate.worth.gather import with_worth
 from tasks.processes.launcher import Launcher
 from tasks.prompts.load import load_prompts
 from tasks.prompts.prompt import Prompt
@@ -71,9 +72,17 @@ def measure_attached(
         identity = _fingerprint(profile, arm, prompts)
         load_arm(profile, arm, arm.name, prompts, folder, launcher, run, progress, identity)
     found = loaded(profile, [arm.name for arm in arms], folder)
-    if found is None:
-        return report
-    return report.model_copy(update={"load": found, "notes": (*report.notes, *found.notes)})
+    if found is not None:
+        report = report.model_copy(update={"load": found, "notes": (*report.notes, *found.notes)})
+    return with_worth(
+        profile,
+        report,
+        rows=(),
+        incumbent_rows=None,
+        draft_dir=None,
+        run_dir=run.path,
+        draft_arm=arms[1].name,
+    )
 
 
 def _with_arm(

@@ -31,6 +31,7 @@ from tasks.evaluate.replays import (
     replay_incumbent,
 )
 from tasks.evaluate.report import build_report
+from tasks.evaluate.worth.gather import with_worth
 from tasks.processes.launcher import Launcher
 from tasks.run_folder import RunFolder
 from tasks.serve.command import dspark_speculative_config
@@ -87,7 +88,14 @@ def evaluate(
         incumbent_rows=old_rows,
         notes=[*notes, *absent],
     )
-    return _in_depth(here, report, rows, replay, draft)
+    return with_worth(
+        profile,
+        _in_depth(here, report, rows, replay, draft),
+        rows=rows,
+        incumbent_rows=old_rows,
+        draft_dir=draft_dir,
+        run_dir=run.path,
+    )
 
 
 def _in_depth(

@@ -9,6 +9,7 @@ from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.measured import Lossless, Measurement, PromptComparison, TauEstimate
 from tasks.evaluate.policy.models import PolicyReport
 from tasks.evaluate.replay_models import ReplayDetail
+from tasks.evaluate.worth.models import Worth
 
 __all__ = [
     "ArmReport",
@@ -86,3 +87,5 @@ class EvaluationReport(BaseModel):
     """Calibration of the confidence head, and how many draft tokens to verify under load."""
     replay_detail: ReplayDetail | None = None
     """By draft tokens, position and context length; and whether the draft behaves as the one trained."""
+    worth: Worth | None = None
+    """Is it worth serving: the sentence and what it rests on."""

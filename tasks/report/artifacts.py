@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.models import Publication
-from tasks.report import figures, view, wording
+from tasks.report import evaluation_view, figures, view, wording
 from tasks.report.limits import PREVIEW_TOOLKIT
+from tasks.report.page import evaluation_drawings
 from tasks.report.record import RunRecord, read_run
 from tasks.run_folder import RunFolder
 from tasks.serve.models import TargetIdentity
@@ -20,6 +21,22 @@ from tasks.validate.summary import summary_lines, title
 
 Table = list[dict[str, str]]
 
+SPEED_COLUMNS = {
+    "concurrency": "concurrency",
+    "plain": "without, tokens/s",
+    "draft": "with, tokens/s",
+    "speedup": "speed-up",
+    "per_user": "tokens/s/user, without / with",
+    "draft_met": "targets with",
+}
+CAPACITY_COLUMNS = {
+    "arm": "arm",
+    "server": "tokens/s of a server",
+    "gpu": "tokens/s of a GPU",
+    "gpus": "GPUs for the load",
+    "why_not": "",
+}
+
 
 @dataclass(frozen=True)
 class StageArtifact:
@@ -28,15 +45,22 @@ class StageArtifact:
     Args:
         kind: `table` has rows as content, `markdown` text, `image` PNG bytes of at most 200,000.
         description: Title and the sentence to read it by.
+        part: Tells several of one kind apart; part of the key where it is not empty.
     """
 
     kind: Literal["table", "markdown", "image"]
     description: str
     content: Table | str | bytes
+    part: str = ""
+
+    @property
+    def key(self) -> str:
+        """End of the artifact's key, behind the stage's name."""
+        return f"{self.kind}-{self.part}" if self.part else self.kind
 
 
 def stage_artifacts(stage: str, result: Any, run: RunFolder) -> list[StageArtifact]:
-    """Artifacts of a finished stage: at most one of each kind, so that `<stage>-<kind>` is a stable key.
+    """Artifacts of a finished stage: at most one of each key, so that `<stage>-<key>` is stable.
 
     Args:
         stage: Stage word.
@@ -105,8 +129,34 @@ def _evaluate(result: EvaluationReport, record: RunRecord) -> list[StageArtifact
     title = (
         f"Macro tau {wording.tau(macro.value)} {wording.interval(macro.low, macro.high)}, {result.lossless}"
     )
-    images = _image(title, figures.tau_per_domain(result))
-    return [StageArtifact("table", title, view.tau_table(result)), *images]
+    shown = record.evaluation or result
+    images = [
+        StageArtifact("image", drawing.title, drawing.png(), "" if name == "tau" else name)
+        for name, drawing in evaluation_drawings(shown).items()
+        if drawing is not None
+    ]
+    return [*_worth(shown, record), StageArtifact("table", title, view.tau_table(result)), *images]
+
+
+def _worth(result: EvaluationReport, record: RunRecord) -> list[StageArtifact]:
+    """The sentence first, then what bounds it, speeds, capacity and costs."""
+    found = evaluation_view.decision(replace(record, evaluation=result))
+    if found is None:
+        return []
+    lines = [f"## {found['sentence']}", "", *(f"- {line}" for line in found["known"])]
+    if found["speeds"]:
+        lines += ["", *_markdown_rows(SPEED_COLUMNS, found["speeds"])]
+    if found["capacity"]:
+        lines += ["", *_markdown_rows(CAPACITY_COLUMNS, found["capacity"])]
+    lines += ["", *_markdown_table(("cost", ""), [*found["memory"], *found["money"]])]
+    return [StageArtifact("markdown", found["sentence"], "\n".join(lines))]
+
+
+def _markdown_rows(columns: Mapping[str, str], rows: list[dict[str, str]]) -> list[str]:
+    """A Markdown table; a bar inside a cell would end it."""
+    head = f"| {' | '.join(columns.values())} |"
+    body = ["| " + " | ".join(row[key].replace("|", "/") for key in columns) + " |" for row in rows]
+    return [head, "|" + "---|" * len(columns), *body]
 
 
 def _publish(result: Publication, record: RunRecord) -> list[StageArtifact]:

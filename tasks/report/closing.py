@@ -16,6 +16,7 @@ LOCAL_PAGE = "http://127.0.0.1:4200"
 LABEL_WIDTH = 10
 TEXT_WIDTH = 100
 HARD = "\N{NO-BREAK SPACE}"
+_WRAPPED = ("worth it?", "tau", "decision", "error", "to do")
 _COLOUR = {"completed": "32", "held": "33", "failed": "31", "cancelled": "36"}
 
 
@@ -76,6 +77,7 @@ def _log(record: RunRecord, summary: Mapping[str, Any]) -> tuple[str, str]:
 def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     evaluation = record.evaluation
     rows: list[tuple[str, str]] = []
+    worth = evaluation.worth if evaluation else None
     if evaluation is not None:
         # Servers that ran already were measured live only: nothing was captured that could be replayed.
         replayed = bool(evaluation.replay.domains)
@@ -97,7 +99,8 @@ def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, 
         equal = sum(comparison.equal for comparison in evaluation.comparisons)
         verdict = evaluation.lossless.replace("_", " ")
         lossless = f"{verdict} ({equal} of {len(evaluation.comparisons)} answers equal)"
-        rows = [("tau", domains), ("macro tau", text), ("lossless", lossless)]
+        rows = [("worth it?", worth.sentence)] if worth else []
+        rows += [("tau", domains), ("macro tau", text), ("lossless", lossless)]
     decision = summary["decision"]
     if decision["promote"] is not None:
         word = "promote" if decision["promote"] else "hold"
@@ -142,7 +145,7 @@ def _aligned(label: str, text: str) -> list[str]:
     lines, current = [], ""
     for word in text.split(" "):
         joined = f"{current} {word}".strip()
-        if current and len(joined) > TEXT_WIDTH and label in ("tau", "decision", "error", "to do"):
+        if current and len(joined) > TEXT_WIDTH and label in _WRAPPED:
             lines.append(current)
             joined = word
         current = joined

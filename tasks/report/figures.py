@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from tasks.evaluate.models import EvaluationReport, Measurement
+from tasks.evaluate.models import EvaluationReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MAX_PNG_BYTES = 200_000
 WIDTH_INCHES = 5.0
 
-# Blue, orange and grey stay apart for every common colour blindness, and in grey print.
+# Blue, orange and grey stay apart for every common colour blindness, and in grey print; lines of more arms
+# also differ in marks and dashes.
 PNG_COLOURS = {
     "ink": "#1c2430",
     "muted": "#566172",
@@ -29,6 +30,7 @@ PNG_COLOURS = {
     "replay": "#3f87cf",
     "live": "#d9822b",
     "incumbent": "#6b7480",
+    "other": "#b0568c",
     "paper": "#ffffff",
 }
 # Stand-ins that no other element uses; they become the page's CSS variables.
@@ -114,89 +116,6 @@ def _inline(svg: str, title: str) -> str:
 def _font(match: re.Match[str]) -> str:
     weight = f"; font-weight: {match.group(1)}" if match.group(1) else ""
     return f"font-size: {match.group(2)}px{weight}"
-
-
-def tau_per_domain(evaluation: EvaluationReport) -> Drawing | None:
-    """Acceptance length per domain: replay and live bars with intervals, the incumbent as a mark."""
-    rows = _domain_rows(evaluation)
-    if not rows:
-        return None
-
-    def draw(axes: Axes, colours: Colours) -> None:
-        drawn = [_bars(axes, evaluation.replay, rows, -0.19, "replay", colours)]
-        drawn.append(_bars(axes, evaluation.live, rows, 0.19, "live", colours))
-        if evaluation.incumbent_replay:
-            drawn.append(_marks(axes, evaluation.incumbent_replay, rows, colours))
-        lowest = min([1.0, *(value for value in drawn if value is not None)])
-        axes.set_yticks(range(len(rows)), rows)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_xlim(left=lowest)
-        axes.axvline(1.0, color=colours["muted"], linewidth=1)
-        axes.grid(axis="x", color=colours["grid"], linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(axis="both", length=0)
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("tokens per verification round (1.0 = no draft)")
-        handles, labels = axes.get_legend_handles_labels()
-        order = sorted(range(len(labels)), key=lambda i: labels[i] not in ("replay", "live"))
-        axes.legend(
-            [handles[i] for i in order],
-            [labels[i] for i in order],
-            loc="lower right",
-            bbox_to_anchor=(1, 1),
-            ncols=3,
-            handlelength=1.2,
-            columnspacing=1.2,
-            borderpad=0,
-        )
-
-    return Drawing("Acceptance length (tau) per domain", 0.9 + 0.36 * len(rows), draw)
-
-
-MACRO = "macro"
-
-
-def _domain_rows(evaluation: EvaluationReport) -> list[str]:
-    known = [name for name, tau in evaluation.replay.domains.items() if tau.value is not None]
-    known.sort(key=lambda name: -(evaluation.replay.domains[name].value or 0))
-    return [MACRO, *known] if evaluation.replay.macro.value is not None else known
-
-
-def _bars(
-    axes: Axes, measured: Measurement, rows: Sequence[str], shift: float, colour: str, colours: Colours
-) -> float | None:
-    """Draw one measurement's bars; returns the smallest value drawn."""
-    lowest: list[float] = []
-    label: str | None = colour
-    for index, name in enumerate(rows):
-        tau = measured.macro if name == MACRO else measured.domains.get(name)
-        if tau is None or tau.value is None:
-            continue
-        axes.barh(index + shift, tau.value - 1, left=1, height=0.34, color=colours[colour], label=label)
-        label = None
-        if tau.low is not None and tau.high is not None:
-            _whisker(axes, tau.low, tau.high, index + shift, colours)
-        lowest.append(min(tau.value, tau.low or tau.value))
-    return min(lowest, default=None)
-
-
-def _whisker(axes: Axes, low: float, high: float, y: float, colours: Colours) -> None:
-    axes.plot([low, high], [y, y], color=colours["ink"], linewidth=1.1, solid_capstyle="butt")
-    axes.plot([low, high], [y, y], color=colours["ink"], marker="|", markersize=5, linestyle="none")
-
-
-def _marks(axes: Axes, measured: Measurement, rows: Sequence[str], colours: Colours) -> float | None:
-    points = []
-    for index, name in enumerate(rows):
-        tau = measured.macro if name == MACRO else measured.domains.get(name)
-        if tau is not None and tau.value is not None:
-            points.append((tau.value, index - 0.19))
-    if not points:
-        return None
-    x, y = zip(*points, strict=True)
-    style: dict[str, Any] = {"edgecolor": colours["ink"], "facecolor": colours["paper"], "linewidth": 1.2}
-    axes.scatter(x, y, marker="D", s=22, zorder=4, label="incumbent (replay)", **style)
-    return min(x)
 
 
 def acceptance_per_position(evaluation: EvaluationReport) -> Drawing | None:

@@ -64,9 +64,10 @@ def finish_report(
     )
     write_summary(run, summary)
     try:
-        from tasks.report.page import write_report
+        from tasks.report.page import write_figures, write_report
 
         write_report(run)
+        write_figures(run)
     except Exception as fault:  # drawing libraries fail in many ways; the run's outcome must not change
         log.warning("the report page was not written: %s: %s", type(fault).__name__, fault)
     return summary

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.report import figures, view
+from tasks.evaluate.models import EvaluationReport
+from tasks.report import evaluation_figures, evaluation_load_figures, evaluation_view, figures, view
 from tasks.report.limits import limits
 from tasks.report.record import RunRecord, of_this_attempt, read_run
 from tasks.report.summary import read_summary
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 REPORT = "report.html"
+FIGURES = "figures"
 LOG_LINES = 25
 LOG_TAIL_BYTES = 16_384
 
@@ -27,6 +30,21 @@ def write_report(run: RunFolder) -> Path:
     path = run.path / REPORT
     write_atomic(path, render(read_run(run), read_summary(run)))
     return path
+
+
+def write_figures(run: RunFolder) -> list[Path]:
+    """Write the evaluation's figures as PNG files under `figures/`; those of an earlier attempt go."""
+    folder = run.path / FIGURES
+    shutil.rmtree(folder, ignore_errors=True)
+    evaluation = read_run(run).evaluation
+    drawn = evaluation_drawings(evaluation) if evaluation else {}
+    paths = []
+    for name, drawing in drawn.items():
+        if drawing is not None:
+            folder.mkdir(exist_ok=True)
+            paths.append(folder / f"{name}.png")
+            paths[-1].write_bytes(drawing.png())
+    return paths
 
 
 def render(record: RunRecord, summary: dict[str, Any]) -> str:
@@ -59,6 +77,7 @@ def _context(record: RunRecord, summary: dict[str, Any]) -> dict[str, Any]:
         "resume": _resume(summary),
         "serve": _serve(record),
         "tau": view.tau_table(record.evaluation) if record.evaluation else [],
+        "worth": evaluation_view.decision(record),
         "agreement": view.agreement(record),
         "timeline": view.timeline(record, summary),
         "training": view.training(record.draft) if record.draft else [],
@@ -79,13 +98,28 @@ def drawings(record: RunRecord) -> dict[str, figures.Drawing | None]:
     best = record.draft.step if record.draft else None
     evaluation = record.evaluation
     return {
-        "tau": figures.tau_per_domain(evaluation) if evaluation else None,
-        "position": figures.acceptance_per_position(evaluation) if evaluation else None,
+        **(evaluation_drawings(evaluation) if evaluation else dict.fromkeys(EVALUATION_DRAWINGS)),
         "eal": figures.training_curve(
             record.training, "eal", "tokens per round", "Acceptance on held-out data (eal)", best
         ),
         "loss": figures.training_curve(record.training, "loss", "loss", "Training loss", best),
         **validation_drawings(record.training, best),
+    }
+
+
+EVALUATION_DRAWINGS = ("tau", "position", "decay", "context", "speedup", "pareto")
+
+
+def evaluation_drawings(evaluation: EvaluationReport) -> dict[str, figures.Drawing | None]:
+    """Every figure of an evaluation by name, in the order in which they are looked at."""
+    measured, worth = evaluation_figures.measurements(evaluation), evaluation.worth
+    return {
+        "tau": evaluation_figures.tau_by_domain(measured),
+        "position": figures.acceptance_per_position(evaluation),
+        "decay": evaluation_figures.suffix_decay(measured),
+        "context": evaluation_figures.tau_over_context(worth.measured.contexts) if worth else None,
+        "speedup": evaluation_load_figures.speed_up_over_concurrency(worth) if worth else None,
+        "pareto": evaluation_load_figures.pareto(worth) if worth else None,
     }
 
 

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 from profiles.schema import Profile
 from tasks.errors import RetrainError
 from tasks.evaluate.models import EvaluationReport
+from tasks.evaluate.worth.conclude import conclude
+from tasks.evaluate.worth.stages import gpus_of_node
 from tasks.publish.models import Publication
 from tasks.redaction import redact
 from tasks.run_folder import RunFolder
@@ -119,19 +121,31 @@ def read_run(run: RunFolder) -> RunRecord:
         for name in STAGE_NAMES
         if isinstance((manifest := _manifest(run, name)).get("seconds"), int | float)
     }
+    profile = _profile(run)
     return RunRecord(
         run=run,
-        profile=_profile(run),
+        profile=profile,
         facts=_json(run.path / "run.json"),
         validation=_result(run, "validate", ValidationReport) or read_files(stage_folder(run, "validate")),
         target=_result(run, "serve", TargetIdentity),
         captures=_result(run, "stream", CaptureManifest),
         draft=_result(run, "train", DraftCheckpoint),
-        evaluation=_result(run, "evaluate", EvaluationReport),
+        evaluation=_evaluation(run, profile, seconds),
         publication=_result(run, "publish", Publication),
         seconds=seconds,
         training=tuple(_rows(stage_folder(run, "train") / "metrics.jsonl")),
     )
+
+
+def _evaluation(
+    run: RunFolder, profile: Profile | None, seconds: Mapping[str, float]
+) -> EvaluationReport | None:
+    """The evaluation, its decision inputs worked out again: with the prices and targets that hold now."""
+    found = _result(run, "evaluate", EvaluationReport)
+    if found is None or found.worth is None or profile is None:
+        return found
+    worth = conclude(found, found.worth.measured, profile, seconds, gpus_of_node(run.path))
+    return found.model_copy(update={"worth": worth})
 
 
 def _json(path: Path) -> dict[str, Any]:

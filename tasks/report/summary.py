@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict
 
 from tasks.evaluate.models import Lossless
+from tasks.evaluate.worth.models import Verdict
 from tasks.report.record import STAGE_NAMES, RunRecord, of_this_attempt, read_run, stage_folder
 from tasks.run_folder import RunFolder
 from tasks.stage import write_atomic
@@ -75,6 +76,8 @@ class EvaluationSummary(Part):
     tau_replay_pooled: float | None = None
     lossless: Lossless | None = None
     incumbent_tau_macro: float | None = None
+    worth: Verdict | None = None
+    worth_sentence: str | None = None
 
 
 class DecisionSummary(Part):
@@ -288,6 +291,8 @@ def _evaluation(record: RunRecord) -> EvaluationSummary:
         tau_replay_pooled=found.replay.pooled.value,
         lossless=found.lossless,
         incumbent_tau_macro=incumbent.macro.value if incumbent else None,
+        worth=found.worth.verdict if found.worth else None,
+        worth_sentence=found.worth.sentence if found.worth else None,
     )
 
 

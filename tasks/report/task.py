@@ -46,7 +46,7 @@ def show_artifacts(ctx: RunContext, stage: Stage[Any], result: Any) -> None:
 
     try:
         for artifact in stage_artifacts(stage.name, result, ctx.run):
-            _create(f"{stage.name}-{artifact.kind}", artifact)
+            _create(f"{stage.name}-{artifact.key}", artifact)
     except Exception as error:
         log.warning("%s: its Prefect artifact was not written: %s", stage.name, error)
 

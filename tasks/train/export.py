@@ -20,7 +20,13 @@ from tasks.stage import sha256_file
 from tasks.train import adapter
 from tasks.train.checkpoint import sync_folder
 from tasks.train.probe import Probe
-from tasks.train.size import DraftShape, confidence_inputs, serving_parameters, trained_parameters
+from tasks.train.size import (
+    DraftShape,
+    confidence_inputs,
+    serving_parameters,
+    shape_of_config,
+    trained_parameters,
+)
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -213,19 +219,4 @@ def _broken(folder: Path, what: str) -> JobError:
 def read_shape(folder: Path) -> DraftShape:
     """Sizes of an exported draft from its configuration."""
     config: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    layer = config["transformer_layer_config"]
-    return DraftShape(
-        vocab_size=layer["vocab_size"],
-        draft_vocab_size=config["draft_vocab_size"],
-        hidden_size=layer["hidden_size"],
-        aux_layers=len(config["aux_hidden_state_layer_ids"]),
-        num_layers=layer["num_hidden_layers"],
-        num_attention_heads=layer["num_attention_heads"],
-        num_key_value_heads=layer["num_key_value_heads"],
-        head_dim=layer["head_dim"],
-        intermediate_size=layer["intermediate_size"],
-        markov_rank=config["markov_rank"],
-        markov_head_type=config["markov_head_type"],
-        confidence_head=config["enable_confidence_head"],
-        confidence_with_markov=config["confidence_head_with_markov"],
-    )
+    return shape_of_config(config)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,30 @@ class DraftParameters:
     @property
     def total(self) -> int:
         return self.frozen + self.trained
+
+
+def shape_of_config(config: Mapping[str, Any]) -> DraftShape:
+    """Sizes of a draft from its `config.json` in Speculators format.
+
+    Raises:
+        KeyError: A size is missing.
+    """
+    layer = config["transformer_layer_config"]
+    return DraftShape(
+        vocab_size=layer["vocab_size"],
+        draft_vocab_size=config["draft_vocab_size"],
+        hidden_size=layer["hidden_size"],
+        aux_layers=len(config["aux_hidden_state_layer_ids"]),
+        num_layers=layer["num_hidden_layers"],
+        num_attention_heads=layer["num_attention_heads"],
+        num_key_value_heads=layer["num_key_value_heads"],
+        head_dim=layer["head_dim"],
+        intermediate_size=layer["intermediate_size"],
+        markov_rank=config["markov_rank"],
+        markov_head_type=config["markov_head_type"],
+        confidence_head=config["enable_confidence_head"],
+        confidence_with_markov=config["confidence_head_with_markov"],
+    )
 
 
 def markov_parameters(shape: DraftShape) -> int:

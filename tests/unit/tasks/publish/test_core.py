@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 
 from tasks.errors import PublishError
 from tasks.evaluate.models import Difference
+from tasks.evaluate.worth.models import Worth
 from tasks.publish.core import publish
 from tasks.publish.verify import verify_folder
 from tasks.publish.versions import find_incumbent, read_pointer, versions
@@ -150,6 +151,14 @@ def test_the_card_is_valid_and_tells_what_was_measured(tmp_path: Path) -> None:
         "identical",
     ):
         assert words in text, words
+
+
+def test_the_card_says_in_which_range_the_draft_helps(tmp_path: Path) -> None:
+    sentence = "WORTH IT up to concurrency 12: 1.9x [1.7, 2.1] at 1; not above 24; best K 5"
+    decided = evaluation(worth=Worth(verdict="worth", sentence=sentence))
+    folder = Path(publish(**publish_inputs(tmp_path, evaluation=decided)).location)
+    text = (folder / "README.md").read_text()
+    assert f"## Evaluation\n\n**Is it worth serving?** {sentence}.\n\nAcceptance length" in text
 
 
 def test_serve_json_is_what_vllm_needs(tmp_path: Path) -> None:

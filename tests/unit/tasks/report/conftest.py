@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from load_sweeps import sweep
 from pydantic import BaseModel
 
+from profiles.load import merge
 from profiles.schema import DOMAINS, Profile
 from tasks.errors import JobError, RetrainError, UnmetRequirement
+from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.models import (
     ArmReport,
     Difference,
@@ -22,6 +25,8 @@ from tasks.evaluate.models import (
     PromptComparison,
     TauEstimate,
 )
+from tasks.evaluate.worth.conclude import conclude
+from tasks.evaluate.worth.models import BestK, ContextTau, DomainGain, DraftMemory, Figure, Measured
 from tasks.publish.models import Decision, Publication
 from tasks.report.page import write_report
 from tasks.report.record import STAGE_NAMES, record_error
@@ -149,6 +154,45 @@ def evaluation(incumbent: bool = False, prompts: int = 12) -> EvaluationReport:
     )  # fmt: skip
 
 
+def worth(
+    profile: Profile, report: EvaluationReport, load: LoadSweep | None = None, seconds: bool = True
+) -> EvaluationReport:
+    """The report with its decision inputs, concluded by the product from counts and a load sweep."""
+    domains = []
+    for place, (name, tau) in enumerate(report.replay.domains.items()):
+        whole = Figure(value=tau.value, low=tau.low, high=tau.high)
+        over = Figure(value=(tau.value or 0) - 1, low=(tau.low or 0) - 1, high=(tau.high or 0) - 1)
+        old = Figure(value=0.2 - place / 50, low=0.12 - place / 50, high=0.28 - place / 50)
+        domains.append(
+            DomainGain(
+                domain=name, prompts=tau.prompts, tau=whole, over_none=over,
+                over_incumbent=old if report.incumbent else Figure(),
+            )
+        )  # fmt: skip
+    contexts = [
+        ContextTau(
+            at_least=start, below=2 * start, prompts=prompts,
+            tau=Figure(value=tau, low=tau - w, high=tau + w),
+            median=tau - 0.02, top_tenth=tau + 0.5, best=tau + 0.9,
+        )
+        for start, prompts, tau, w in ((64, 41, 1.83, 0.07), (128, 38, 1.74, 0.08), (256, 19, 1.6, 0.11),
+                                       (512, 10, 1.41, 0.16))
+    ]  # fmt: skip
+    measured = Measured(
+        points=load.points if load else (), speed_is_meaningful=load.speed_is_meaningful if load else False,
+        domains=tuple(domains), contexts=tuple(contexts), gpus_per_server=8 if load else 0,
+        memory=DraftMemory(
+            own_weights_bytes=4_792_180_482, shared_weights_bytes=4_697_620_480, kv_bytes_per_token=10_240,
+            kv_window_tokens=2048, context_tokens=131_072, kv_bytes_per_request=20_971_520, dtype="bfloat16",
+            cache_dtype="fp8",
+        ),
+        best_k=tuple(BestK(concurrency=at, tokens=5) for at in (1, 2, 4, 8, 16)) if load else (),
+    )  # fmt: skip
+    return report.model_copy(
+        update={"worth": conclude(report, measured, profile, SECONDS if seconds else {}, None)}
+    )
+
+
 def publication(promote: bool, folder: Path) -> Publication:
     reason = (
         "lower bound of macro tau 1.67 is above 1.05 (no incumbent: 1.0 plus margin 0.05)"
@@ -215,9 +259,17 @@ def build_run(
     incumbent: bool = False,
     reused: tuple[str, ...] = (),
     summarise: bool = True,
+    load: LoadSweep | None = None,
+    changes: dict[str, Any] | None = None,
 ) -> RunFolder:
-    """A run that ended as `status`; `stopped_at` is the stage that did not finish."""
-    profile = Profile.model_validate(yaml.safe_load((ROOT / "profiles/laptop.yaml").read_text()))
+    """A run that ended as `status`; `stopped_at` is the stage that did not finish.
+
+    Args:
+        load: Load sweep of the evaluation.
+        changes: Values over those of the laptop profile.
+    """
+    values = yaml.safe_load((ROOT / "profiles/laptop.yaml").read_text())
+    profile = Profile.model_validate(merge(values, changes or {}))
     run = create_run(root, "20261130-021400-laptop-1f3a9c2e", profile)
     run.remember(
         flow_run_id="1f3a9c2e-77aa-4b0e-9d3f-0d6a6a1a2b3c", mlflow_parent_run_id="9b1d" * 8,
@@ -227,7 +279,7 @@ def build_run(
     results: dict[str, BaseModel] = {
         "validate": validation(failing=stopped_at == "validate"),
         "serve": target(), "stream": captures(), "train": draft(),
-        "evaluate": evaluation(incumbent),
+        "evaluate": worth(profile, evaluation(incumbent), load),
         "publish": publication(promote, root / "published/smollm2-135m-dspark/v0001"),
     }  # fmt: skip
     for name, result in results.items():
@@ -266,6 +318,34 @@ def build_run(
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A promoted run with an incumbent and its page; tests only read it."""
     run = build_run(tmp_path_factory.mktemp("finished") / "runs", incumbent=True)
+    write_report(run)
+    return run
+
+
+SERVED = {
+    "hardware": {
+        "mode": "nvidia",
+        "roles": {
+            "colocated": False,
+            "serve": {"nodes": 2, "gpus_per_node": 4},
+            "train": {"nodes": 1, "gpus_per_node": 4},
+        },
+    },
+    "store": {"host": "192.0.2.1"},
+    "target": {"model": "models/kimi-k3"},
+    "evaluate": {
+        "slo": {"ttft_p50_ms": 300, "tokens_per_s_per_user": 40, "load_tokens_per_s": 20000},
+        "prices": {"serving_gpu_hour": 3.2},
+    },
+}
+"""A profile of three trays with targets and a price, over that of the laptop."""
+
+
+@pytest.fixture(scope="session")
+def served_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A promoted run on GPUs with a load sweep of three arms and its page; tests only read it."""
+    load = sweep({"plain": None, "draft": 2.9, "ngram": 1.6})
+    run = build_run(tmp_path_factory.mktemp("served") / "runs", incumbent=True, load=load, changes=SERVED)
     write_report(run)
     return run
 

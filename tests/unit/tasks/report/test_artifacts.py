@@ -24,14 +24,28 @@ def artifacts(run: RunFolder) -> dict[str, list[StageArtifact]]:
     return {name: stage_artifacts(name, getattr(record, FIELDS[name]), run) for name in STAGE_NAMES}
 
 
-def test_every_stage_has_one_artifact_of_a_kind_at_most(make_run: MakeRun) -> None:
+def test_every_stage_has_one_artifact_of_a_key_at_most(make_run: MakeRun) -> None:
     found = artifacts(make_run())
     for name, items in found.items():
-        kinds = [item.kind for item in items]
-        assert kinds and len(set(kinds)) == len(kinds), name
+        keys = [item.key for item in items]
+        assert keys and len(set(keys)) == len(keys), name
         assert all(item.description for item in items)
-    assert [item.kind for item in found["evaluate"]] == ["table", "image"]
-    assert [item.kind for item in found["train"]] == ["markdown", "image"]
+    keys = [item.key for item in found["evaluate"]]
+    assert keys == ["markdown", "table", "image", "image-position", "image-decay", "image-context"]
+    assert [item.key for item in found["train"]] == ["markdown", "image"]
+
+
+def test_the_evaluation_begins_with_the_sentence(served_run: RunFolder) -> None:
+    first, *others = artifacts(served_run)["evaluate"]
+    assert first.key == "markdown" and first.description.startswith("WORTH IT up to concurrency 15")
+    text = first.content
+    assert isinstance(text, str) and text.startswith(f"## {first.description}\n")
+    assert "| 8 | 772.2 | 1,060.9 | 1.4x [1.3, 1.4] |" in text
+    assert "| with the draft | 1,398 (measured at concurrency 16) |" in text
+    assert "| Break-even | after " in text
+    assert {"image-speedup", "image-pareto"} <= {item.key for item in others}
+    images = [item.content for item in others if item.kind == "image"]
+    assert all(isinstance(image, bytes) and len(image) <= 200_000 for image in images)
 
 
 def test_contents(make_run: MakeRun) -> None:
@@ -39,8 +53,8 @@ def test_contents(make_run: MakeRun) -> None:
     checks = found["validate"][0].content
     assert isinstance(checks, list) and checks[0]["status"] == "warn"
     assert {"what": "Lost samples", "value": "0"} in found["stream"][0].content
-    assert found["evaluate"][0].description == "Macro tau 1.71 [1.67, 1.76], identical"
-    image = found["evaluate"][1].content
+    assert found["evaluate"][1].description == "Macro tau 1.71 [1.67, 1.76], identical"
+    image = found["evaluate"][2].content
     assert isinstance(image, bytes) and image.startswith(b"\x89PNG") and len(image) <= 200_000
     text = found["publish"][0].content
     assert isinstance(text, str) and text.startswith("## Promoted v0001") and "serve.sh" in text

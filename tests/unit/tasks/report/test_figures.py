@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tasks.evaluate.models import EvaluationReport, Measurement, TauEstimate
-from tasks.report import figures
+from tasks.report import evaluation_figures, figures
 from tasks.report.page import drawings
 from tasks.report.record import read_run
 from tasks.report.validation_figures import validation_drawings
@@ -76,8 +76,10 @@ def test_nothing_measured_draws_nothing(finished_run: RunFolder) -> None:
     assert evaluation is not None
     nothing = TauEstimate(value=None, prompts=0, rounds=0, accepted=0)
     empty = Measurement(domains={"qa": nothing}, macro=nothing, pooled=nothing)
-    report: EvaluationReport = evaluation.model_copy(update={"replay": empty, "live": empty})
-    assert figures.tau_per_domain(report) is None
+    report: EvaluationReport = evaluation.model_copy(
+        update={"replay": empty, "live": empty, "incumbent_replay": None}
+    )
+    assert evaluation_figures.tau_by_domain(evaluation_figures.measurements(report)) is None
     assert figures.acceptance_per_position(report) is None
     assert (
         figures.training_curve([{"split": "train", "step": 1, "loss": "x"}], "loss", "loss", "Loss") is None
@@ -90,7 +92,8 @@ def test_live_may_miss_domains(finished_run: RunFolder) -> None:
     evaluation = read_run(finished_run).evaluation
     assert evaluation is not None
     live = evaluation.live.model_copy(update={"domains": {}})
-    drawing = figures.tau_per_domain(evaluation.model_copy(update={"live": live}))
+    report = evaluation.model_copy(update={"live": live})
+    drawing = evaluation_figures.tau_by_domain(evaluation_figures.measurements(report))
     assert drawing is not None and "writing" in drawing.svg()
 
 
