@@ -34,7 +34,7 @@ TRAIN = Stage(
 EVALUATE = Stage(
     5,
     "evaluate",
-    1,
+    2,
     ("target", "evaluate"),
     EvaluationReport,
     # What users want and what GPUs cost is held against the same measurement whenever it is shown.

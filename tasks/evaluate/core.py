@@ -15,6 +15,7 @@ from tasks.evaluate.arm_record import LivePrompt
 from tasks.evaluate.arm_series import MeasuredArms, measure_arms
 from tasks.evaluate.arms import ArmsWork
 from tasks.evaluate.assemble import ReplayRow
+from tasks.evaluate.conditions import differences
 from tasks.evaluate.draft_check import check_config, record_of
 from tasks.evaluate.load.arm import loaded
 from tasks.evaluate.models import EvaluationReport
@@ -95,7 +96,18 @@ def evaluate(
         incumbent_rows=old_rows,
         draft_dir=draft_dir,
         run_dir=run.path,
+        differences=_other_conditions(arms),
     )
+
+
+def _other_conditions(arms: MeasuredArms) -> dict[str, tuple[str, ...]]:
+    """Arm -> what was not as for the target alone, besides its method: such an arm is not compared."""
+    plain = arms.plain.conditions
+    return {
+        name: differences(plain, record.conditions)
+        for name, record in arms.records.items()
+        if plain is not None and record.conditions is not None
+    }
 
 
 def _in_depth(

@@ -90,7 +90,7 @@ def build_plan(profile: Profile) -> Plan:
         processes=processes,
         disk=planned_disk(profile, work, sizes, shape, counts),
         ports=planned_ports(profile),
-        stages=planned_stages(profile, work, steps),
+        stages=planned_stages(profile, work, steps, sum(one.name.startswith("arm-") for one in processes)),
         overlap=planned_overlap(profile, work.samples, processes),
         peak_memory_bytes=memory_peak(processes, overlaps=profile.stream.overlaps),
         expected_minutes=profile.expected_minutes,
@@ -169,7 +169,7 @@ def planned_ports(profile: Profile) -> dict[str, str]:
     }
 
 
-def planned_stages(profile: Profile, work: Work, steps: int) -> tuple[PlannedStage, ...]:
+def planned_stages(profile: Profile, work: Work, steps: int, arms: int) -> tuple[PlannedStage, ...]:
     """What each stage does. Minutes are the profile's own, split by `SHARES`."""
     live = profile.evaluate.live
     asked = len(DOMAINS) * live.per_domain
@@ -179,7 +179,7 @@ def planned_stages(profile: Profile, work: Work, steps: int) -> tuple[PlannedSta
         "stream": f"{work.samples} answers of up to {profile.stream.max_new_tokens} tokens, "
         f"{profile.stream.concurrency} at once",
         "train": f"up to {steps} steps in {profile.train.epochs} epochs",
-        "evaluate": f"replay of {work.evaluate_prompts} answers; {asked} prompts on each of two arms",
+        "evaluate": f"replay of {work.evaluate_prompts} answers; {asked} prompts on each of {arms} arms",
         "publish": "decision, card, verified folder",
     }
     minutes = profile.expected_minutes

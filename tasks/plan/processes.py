@@ -11,6 +11,7 @@ from pathlib import Path
 from profiles.address import join_address
 from profiles.schema import Profile
 from tasks.errors import ServiceError
+from tasks.evaluate.arm_plan import DraftFolder, PlannedArm, plan_arms
 from tasks.plan.models import PlannedProcess
 from tasks.plan.parameters import DTYPE_BYTES
 from tasks.serve.arms import arm_argv
@@ -45,8 +46,10 @@ def planned_processes(profile: Profile, target: TargetConfig, train_bytes: int) 
         _process(
             "replay", "evaluate", "train", _module("tasks.evaluate.replay"), PYTHON_BYTES + train_bytes // 4
         ),
-        _process("arm-plain", "evaluate", "serve", arm_argv(profile, folder, None, 0), arm),
-        _process("arm-draft", "evaluate", "serve", arm_argv(profile, folder, Path("DRAFT"), 0), arm),
+        *(
+            _process(f"arm-{one.name}", "evaluate", "serve", _arm(profile, folder, one), arm)
+            for one in planned_arms(profile, folder)
+        ),
     ]
     if profile.serve.kind == "launch":
         argv = target_argv(profile, folder, layers, profile.serve.port, master)
@@ -55,6 +58,16 @@ def planned_processes(profile: Profile, target: TargetConfig, train_bytes: int) 
             _process("target", "serve", "serve", argv, served),
         ]
     return tuple(processes)
+
+
+def planned_arms(profile: Profile, target_dir: Path) -> list[PlannedArm]:
+    """Arms that an evaluation will start; whether there is an incumbent is known only then."""
+    arms = plan_arms(profile, target_dir, DraftFolder(Path("DRAFT")), None, "known when it is measured")
+    return [arm for arm in arms if not arm.unavailable]
+
+
+def _arm(profile: Profile, target_dir: Path, arm: PlannedArm) -> tuple[str, ...]:
+    return arm_argv(profile, target_dir, None, 0, arm.speculation)
 
 
 def processes_at_once(processes: Sequence[PlannedProcess], *, overlaps: bool) -> list[PlannedProcess]:

@@ -67,8 +67,9 @@ def test_processes_in_order_with_real_commands(target: Path) -> None:
         "capture",
         "trainer",
         "replay",
-        "arm-plain",
         "arm-draft",
+        "arm-ngram",
+        "arm-plain",
     ]
     assert "extract_hidden_states" in commands["target"] and '"method": "dspark"' in commands["arm-draft"]
     assert "dspark" not in commands["arm-plain"]
