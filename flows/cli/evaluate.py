@@ -78,8 +78,8 @@ def command(
 
     named: Any = profile if profile in builtin_names() else base
     return run_pipeline(
-        EVALUATE,
-        as_json,
+        flow_name=EVALUATE,
+        as_json=as_json,
         draft=_absolute(draft) if draft and Path(draft).expanduser().is_dir() else draft,
         target=target,
         prompts=list(given) or None,

@@ -38,4 +38,4 @@ def command(run_id: str, from_stage: str | None, assignments: tuple[str, ...]) -
     from flows.cli.pipeline import EVALUATE, RETRAIN, run_pipeline
 
     flow = EVALUATE if measures else RETRAIN
-    return run_pipeline(flow, run_id=run_id, from_stage=from_stage, overrides=overrides or None)
+    return run_pipeline(flow_name=flow, run_id=run_id, from_stage=from_stage, overrides=overrides or None)

@@ -55,13 +55,7 @@ def fetch(
         ServiceError: The hub cannot be reached and the cache has not got it, or the transfer broke off.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError
 
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE
@@ -76,38 +70,60 @@ def fetch(
             local_files_only=offline,
             endpoint=endpoint,
         )
-    except GatedRepoError:
+    except HFValidationError as error:
         raise UsageError(
-            f"'{repository}' on {endpoint} asks for an agreement first",
+            f"'{repository}' cannot be a repository: {str(error).splitlines()[0]}",
+            where=where,
+            hint="give a folder that exists, or OWNER/NAME",
+        ) from None
+    except OSError as error:  # every other error of the hub's client is one
+        known = _refused(error, f"'{repository}' on {endpoint}", kind, revision, where)
+        raise known or _unreachable(error, repository, endpoint, offline, where) from None
+    return _checked(Path(folder), repository, where)
+
+
+def _refused(error: OSError, name: str, kind: str, revision: str | None, where: str) -> UsageError | None:
+    """What the user can change, if that is why the hub refused."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return UsageError(
+            f"{name} asks for an agreement first",
             where=where,
             hint="accept its terms on its page, then set HF_TOKEN to a token of that account",
-        ) from None
-    except RepositoryNotFoundError:
-        raise UsageError(
-            f"there is no {kind} '{repository}' on {endpoint}, or it is private",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return UsageError(
+            f"there is no {kind} {name}, or it is private",
             where=where,
             hint="check the name; for a private one set HF_TOKEN",
-        ) from None
-    except RevisionNotFoundError:
-        raise UsageError(
-            f"'{repository}' has no revision '{revision}'",
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return UsageError(
+            f"{name} has no revision '{revision}'",
             where=where,
             hint="name a branch, tag or commit that is on its page",
-        ) from None
-    except LocalEntryNotFoundError:
+        )
+    return None
+
+
+def _unreachable(error: OSError, repository: str, endpoint: str, offline: bool, where: str) -> ServiceError:
+    """What the network did."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if isinstance(error, LocalEntryNotFoundError):
         why = "HF_HUB_OFFLINE is set" if offline else f"{endpoint} cannot be reached"
-        raise ServiceError(
+        return ServiceError(
             f"'{repository}' cannot be fetched: {why}, and the cache does not hold it",
             where=where,
             hint="connect this machine to the hub, or fetch it elsewhere (hf download) and give its folder",
-        ) from None
-    except (HfHubHTTPError, OSError) as error:
-        raise ServiceError(
-            f"'{repository}' cannot be fetched from {endpoint}: {_first_line(error)}",
-            where=where,
-            hint="try again; what came already is in the cache",
-        ) from None
-    return _checked(Path(folder), repository, where)
+        )
+    text = str(error).strip()
+    return ServiceError(
+        f"'{repository}' cannot be fetched from {endpoint}: {text.splitlines()[0] if text else type(error)}",
+        where=where,
+        hint="try again; what came already is in the cache",
+    )
 
 
 def _checked(folder: Path, repository: str, where: str) -> Snapshot:
@@ -118,7 +134,3 @@ def _checked(folder: Path, repository: str, where: str) -> Snapshot:
             hint="is it the right repository?",
         )
     return Snapshot(folder, repository, folder.name)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

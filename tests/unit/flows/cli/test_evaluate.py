@@ -31,7 +31,7 @@ def test_arms_and_keys_reach_the_flow_by_name(started: list[Any], monkeypatch: p
     )
     assert code == EXIT_DONE
     ((words, named),) = started
-    assert words == ("evaluate_dspark", True)
+    assert words == () and (named["flow_name"], named["as_json"]) == ("evaluate_dspark", True)
     assert named["arms"] == {"none": "http://127.0.0.1:1", "draft": "http://127.0.0.1:2/v1"}
     assert named["arm_keys"] == {"draft": "DRAFT_KEY"} and named["prompts"] == ["set:speed_bench"]
     assert named["draft"] is None and named["profile"] == "laptop" and not named["full"]

@@ -37,7 +37,7 @@ def test_ports_and_disk_are_asked_for_where_validate_runs_again(
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
-        "tasks.validate.inputs.check_inputs", lambda profile, root, machine: asked.append(machine)
+        "tasks.validate.inputs.check_inputs", lambda profile, root, machine, trains: asked.append(machine)
     )
     folder = run.stage(VALIDATE)
     folder.clear()
@@ -45,3 +45,27 @@ def test_ports_and_disk_are_asked_for_where_validate_runs_again(
     folder.complete(report, fingerprint(VALIDATE, run.profile(), {}), {}, 1.0)
     assert run_cli(["resume", "r1", *words]) == EXIT_DONE
     assert asked == [machine]
+
+
+@pytest.mark.parametrize(
+    ("facts", "flow", "trains"),
+    [
+        ({}, "retrain_dspark", [True]),
+        ({"evaluates": {"draft": ["/d", "d", None]}}, "evaluate_dspark", [False]),
+        ({"evaluates": {"arms": []}}, "evaluate_dspark", []),
+    ],
+)
+def test_a_run_goes_on_with_the_flow_that_began_it(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], flow: str, trains: list[bool]
+) -> None:
+    asked: list[bool] = []
+    started: list[str] = []
+    monkeypatch.setattr(
+        "tasks.validate.inputs.check_inputs", lambda profile, root, machine, trains: asked.append(trains)
+    )
+    monkeypatch.setattr(
+        "flows.cli.pipeline.run_pipeline", lambda flow_name, **_: started.append(flow_name) or EXIT_DONE
+    )
+    run.remember(**facts)
+    assert run_cli(["resume", "r1"]) == EXIT_DONE
+    assert started == [flow] and asked == trains

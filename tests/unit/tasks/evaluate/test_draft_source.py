@@ -118,6 +118,8 @@ def test_what_is_neither_a_folder_nor_a_repository_is_refused(tmp_path: Path) ->
         find_draft(str(tmp_path / "nothing"))
     with pytest.raises(UsageError, match="is gone"):
         read_found(tmp_path / "nothing", "x", None)
+    with pytest.raises(UsageError, match="cannot be a repository"):
+        find_draft("owner/a--b")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UsageError, match=r"config\.json cannot be read"):
         find_draft(str(tmp_path))
