@@ -19,7 +19,7 @@ from tasks.stream.log import LogWriter
 from tasks.train.loop import StopFlag
 from tasks.train.models import DraftCheckpoint
 from tasks.train.run import train_draft
-from tests.unit.tasks.train.conftest import AUX_LAYERS, TinyWorld, _make_target
+from tests.unit.tasks.train.conftest import AUX_LAYERS, HIDDEN, VOCAB, TinyWorld, _make_tokenizer
 
 PROMPTS = 12
 ANSWER = 16
@@ -83,6 +83,30 @@ class ReplayWorld:
         with torch.inference_mode():
             _capture(self.model, folder, "evaluate", layers)
         return folder
+
+
+def _make_target(folder: Path) -> Any:
+    """A target whose head is not its embedding: with one matrix for both, random weights repeat a token."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=HIDDEN,
+        intermediate_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        tie_word_embeddings=False,
+        pad_token_id=VOCAB - 2,
+    )
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    _make_tokenizer(folder)
+    return model
 
 
 def _capture(model: Any, folder: Path, split: Any, layers: Sequence[int]) -> None:

@@ -14,7 +14,7 @@ from tasks.evaluate.draft_check_variants import orders
 from tests.unit.tasks.evaluate.replay_world import ReplayWorld
 from tests.unit.tasks.train.conftest import AUX_LAYERS
 
-LITTLE = {"min_first": 0.6}
+LITTLE = {"min_first": 0.95}
 """The trained draft is right far more often than this."""
 
 
@@ -76,7 +76,7 @@ def test_other_rotary_settings_are_named(replayed: ReplayWorld, tmp_path: Path) 
     layer = config["transformer_layer_config"]
     layer["rope_parameters"] = {"rope_type": "default", "rope_theta": 3.0}
     draft = replayed.copy_draft(tmp_path / "draft", transformer_layer_config=layer)
-    said = diagnosis(replayed, tmp_path, draft, min_first=0.999)
+    said = diagnosis(replayed, tmp_path, draft)
     assert "with the target's rotary settings" in said and "'rope_theta': 3.0" in said
 
 
