@@ -83,7 +83,7 @@ def record_beside(folder: Path) -> TrainingRecord | None:
     """What a published folder says of its draft; None where it says nothing that helps."""
     manifest, serve = _json(folder / MANIFEST), _json(folder / SERVE)
     target = manifest.get("target") or serve.get("target") or {}
-    values = list(_card_lengths(folder / CARD))
+    values = _card_lengths(folder / CARD)
     if not target and not values:
         return None
     return TrainingRecord(
@@ -103,17 +103,19 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _card_lengths(path: Path) -> Iterator[float]:
+def _card_lengths(path: Path) -> list[float]:
     """Acceptance lengths in a card's front matter, a domain each."""
     try:
         front = yaml.safe_load(path.read_text(encoding="utf-8").split("---")[1])
-        for model in front.get("model-index") or ():
-            for result in model.get("results") or ():
-                for metric in result.get("metrics") or ():
-                    if metric.get("type") == "acceptance_length":
-                        yield float(metric["value"])
+        return [
+            float(metric["value"])
+            for model in front.get("model-index") or ()
+            for result in model.get("results") or ()
+            for metric in result.get("metrics") or ()
+            if metric.get("type") == "acceptance_length"
+        ]
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError):
-        return
+        return []
 
 
 def check_config(draft_dir: Path, expected: Expected) -> None:
