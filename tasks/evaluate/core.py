@@ -16,7 +16,7 @@ from tasks.evaluate.arm_series import MeasuredArms, measure_arms
 from tasks.evaluate.arms import ArmsWork
 from tasks.evaluate.assemble import ReplayRow
 from tasks.evaluate.conditions import differences
-from tasks.evaluate.draft_check import check_config, record_of
+from tasks.evaluate.draft_check import check_config, record_beside, record_of
 from tasks.evaluate.load.arm import loaded
 from tasks.evaluate.models import EvaluationReport
 from tasks.evaluate.policy.core import with_policy
@@ -68,7 +68,7 @@ def evaluate(
         ServiceError: A server did not start, or died.
     """
     here = Evaluation(profile, run, folder, captures, log_dir, target_dir, launcher, progress)
-    record = record_of(draft)
+    record = record_of(draft) or record_beside(draft_dir)
     check_config(draft_dir, expected(here, record))
     replay = replay_draft(here, "replay", draft_dir, dict(draft.files), record)
     rows = read_rows(here, replay)
