@@ -104,25 +104,12 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _card_lengths(path: Path) -> list[float]:
-<<<<<<< HEAD
     """Acceptance lengths in a card's front matter, a domain each; none if it cannot be read."""
     try:
         front = yaml.safe_load(path.read_text(encoding="utf-8").split("---")[1])
         results = [one for model in front.get("model-index") or () for one in model.get("results") or ()]
         metrics = [one for result in results for one in result.get("metrics") or ()]
         return [float(one["value"]) for one in metrics if one.get("type") == "acceptance_length"]
-=======
-    """Acceptance lengths in a card's front matter, a domain each."""
-    try:
-        front = yaml.safe_load(path.read_text(encoding="utf-8").split("---")[1])
-        return [
-            float(metric["value"])
-            for model in front.get("model-index") or ()
-            for result in model.get("results") or ()
-            for metric in result.get("metrics") or ()
-            if metric.get("type") == "acceptance_length"
-        ]
->>>>>>> e-replay
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError):
         return []
 
