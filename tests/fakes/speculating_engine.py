@@ -11,6 +11,7 @@ import json
 import random
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ FAULTS = {
     "accept-all": "every drafted token is accepted, verified or not",
     "wrong-token": "one answer in four has a wrong token at place 3",
     "ties": "takes the second token where both are equally likely",
-    "noisy": "as ties, in every second request",
+    "noisy": "as ties, every second time that a prompt is asked",
     "loops": "repeats one word after eight tokens, and accepts everything",
     "fails": "nine requests of ten get HTTP 500 while more than two are open",
     "no-drafts": "speculation is on and nothing is ever drafted",
@@ -48,6 +49,8 @@ class Engine:
     engines: int = 2
     answered: int = 0
     requests: int = 0
+    asked: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    """How often each prompt was asked."""
     open: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     counters: list[dict[str, int]] = field(default_factory=list)
@@ -85,7 +88,9 @@ class Engine:
         """One answer with its rounds: tokens, and accepted draft tokens of each round."""
         with self.lock:
             self.requests += 1
-            ties = self.fault == "ties" or (self.fault == "noisy" and self.requests % 2 == 0)
+            self.asked[tuple(prompt)] += 1
+            again = self.asked[tuple(prompt)] % 2 == 0
+            ties = self.fault == "ties" or (self.fault == "noisy" and again)
         tokens = [self.choose(prompt, sample, ties)]
         rounds: list[int] = []
         drafts = self.tokens if self.fault != "no-drafts" else 0

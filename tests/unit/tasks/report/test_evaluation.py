@@ -114,7 +114,7 @@ def test_other_arms_are_drawn_beside_the_draft(served_run: RunFolder) -> None:
     class Arms:
         arms = (Arm("plain", None), Arm("draft", "left out"), Arm("ngram", evaluation_of(served_run).live))
 
-    found = measurements(WithArms(**dict(evaluation_of(served_run)), arms_detail=Arms()))
+    found = measurements(WithArms(**{**dict(evaluation_of(served_run)), "arms_detail": Arms()}))
     assert list(found) == ["replay", "live", "incumbent (replay)", "ngram"]
     drawing = tau_by_domain(found)
     assert drawing is not None and "ngram" in texts(drawing.svg())
