@@ -88,7 +88,7 @@ def in_order(detail: ArmsDetail) -> list[ArmDetail]:
     return sorted(detail.arms, key=lambda arm: place.get(arm.name, len(place)))
 
 
-def acceptance_row(arm: ArmDetail) -> Row:
+def acceptance_row(arm: ArmDetail) -> dict[str, Any]:
     """Outcome, cost and acceptance of one arm."""
     macro = arm.acceptance.macro if arm.acceptance else None
     spread = arm.spread
@@ -104,12 +104,15 @@ def acceptance_row(arm: ArmDetail) -> Row:
         "interval": wording.interval(macro.low, macro.high) if macro else "",
         "per_step": _per_step(arm) or wording.MISSING,
         "spread": f"{spread.p10:.2f} / {spread.median:.2f} / {spread.p90:.2f}" if spread else wording.MISSING,
-        "drift": _drift(arm.drift) if arm.drift else wording.MISSING,
+        "drift": f"{100 * arm.drift.change:+.0f} %" if arm.drift else wording.MISSING,
+        "seconds": _drift(arm.drift) if arm.drift else "",
+        "asked": asked,
     }
 
 
 def _no_tau(arm: ArmDetail) -> str:
-    drafted_nothing = any(one.outcome == "no drafts observed" for one in arm.domains.values())
+    outcomes = {one.outcome for one in arm.domains.values()} - {"empty"}
+    drafted_nothing = outcomes == {"no drafts observed"}
     return "no drafts observed" if drafted_nothing else wording.MISSING
 
 
@@ -124,7 +127,7 @@ def _per_step(arm: ArmDetail) -> str:
 
 def _drift(drift: Drift) -> str:
     tokens = "" if drift.same_tokens else ", other tokens"
-    return f"{100 * drift.change:+.0f} % ({drift.seconds_before:.2f} to {drift.seconds_after:.2f} s){tokens}"
+    return f"{drift.seconds_before:.2f} to {drift.seconds_after:.2f} s{tokens}"
 
 
 def answer_row(arm: ArmDetail) -> Row | None:
@@ -133,10 +136,10 @@ def answer_row(arm: ArmDetail) -> Row | None:
     if found is None or arm.name == PLAIN:
         return None
     return {
-        "name": arm.name + (" (the target again, A/A)" if arm.name == AGAIN else ""),
+        "name": arm.name,
         "verdict": (found.lossless or "not comparable").replace("_", " "),
         "chip": VERDICT_CHIP[found.lossless] if found.lossless else "warn",
-        "reason": _why(found),
+        "reason": _why(found, arm.name),
         "exact": f"{found.exact} / {found.compared}",
         "ties": str(found.ties),
         "violations": str(found.violations),
@@ -145,8 +148,9 @@ def answer_row(arm: ArmDetail) -> Row | None:
     }
 
 
-def _why(found: Verdict) -> str:
-    reasons = [found.reason.removeprefix("not comparable: ")] if found.reason else []
+def _why(found: Verdict, name: str) -> str:
+    reasons = ["the target against itself (A/A)"] if name == AGAIN else []
+    reasons += [found.reason.removeprefix("not comparable: ")] if found.reason else []
     if not found.compared:
         reasons.append("no answer could be compared")
     if found.decayed:
@@ -157,8 +161,8 @@ def _why(found: Verdict) -> str:
 def sampled_text(found: DistributionCheck) -> str:
     """The two-sample test in words, and what it could have found."""
     how = (
-        f"p = {found.p_value:.3f}; {found.prompts} prompts x {found.samples} samples of {found.tokens} tokens "
-        f"at temperature {found.temperature:g}"
+        f"p = {found.p_value:.3f}; {found.prompts} prompts x {found.samples} samples of {found.tokens} "
+        f"tokens at temperature {found.temperature:g}"
     )
     if found.differs:
         return f"distribution differs: {how}, level {found.level:g}"

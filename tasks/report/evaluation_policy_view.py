@@ -59,7 +59,7 @@ def advice_row(one: Recommended) -> Row:
     tokens = one.num_speculative_tokens
     return {
         "concurrency": str(one.concurrency),
-        "tokens": str(tokens) if tokens else f"0: {NO_DRAFT}",
+        "tokens": str(tokens) if tokens else "0 (no draft)",
         "tau": wording.tau(one.expected_tau),
         "speedup": _times(one.expected_speedup, one.expected_speedup_low, one.expected_speedup_high),
         "adaptive": adaptive_text(one),
@@ -95,7 +95,7 @@ def option_rows(found: PolicyReport) -> list[Row]:
 
 
 def played_rows(found: PolicyReport) -> list[dict[str, Any]]:
-    """Every policy over every concurrency: speed-up, tokens per round, draft tokens verified."""
+    """Every policy over every concurrency: speed-up, and what is verified for it where that varies."""
     names = list(dict.fromkeys(_name(one) for load in found.simulation for one in load.policies))
     by_load = [{_name(one): one for one in load.policies} for load in found.simulation]
     rows: list[dict[str, Any]] = [
@@ -110,7 +110,7 @@ def played_rows(found: PolicyReport) -> list[dict[str, Any]]:
 
 def _name(one: SimulatedPolicy) -> str:
     if one.policy == "fixed":
-        return f"{one.setting:.0f} tokens" if one.setting else NO_DRAFT
+        return f"{one.setting:.0f} token{'s' * (one.setting > 1)}" if one.setting else NO_DRAFT
     if one.policy == "threshold":
         return f"survival of at least {wording.percent(one.setting, 0)}"
     return NAMES[one.policy]
@@ -119,7 +119,8 @@ def _name(one: SimulatedPolicy) -> str:
 def _played(one: SimulatedPolicy | None) -> Row:
     if one is None:
         return {"speedup": wording.MISSING, "rest": ""}
-    return {"speedup": f"{1 + one.speedup.value:.2f}x", "rest": f"{one.tau:.2f} / {one.verified:.1f}"}
+    rest = "" if one.policy == "fixed" else f"{one.tau:.2f} / {one.verified:.1f}"
+    return {"speedup": f"{1 + one.speedup.value:.2f}x", "rest": rest}
 
 
 def calibration_text(found: Calibration) -> str:

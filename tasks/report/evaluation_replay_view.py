@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.evaluate.estimate import TauEstimate
 from tasks.evaluate.replay_models import ContextBucket, PositionEstimate, ReplayDetail
 from tasks.report import wording
 from tasks.report.record import RunRecord
@@ -31,14 +30,13 @@ def warning(record: RunRecord) -> dict[str, Any] | None:
     if detail is None or not detail.verdict.diagnosis:
         return None
     verdict = detail.verdict
-    facts = [
-        ("First draft token right", verdict.first),
-        ("Suspicious below", verdict.expected),
-    ]
+    first = f"{wording.percent(verdict.first)} of all places"
+    if verdict.expected is not None:
+        first += f"; suspicious below {wording.percent(verdict.expected)}"
     return {
         "title": WRONG,
         "text": verdict.diagnosis,
-        "facts": [(name, wording.percent(value)) for name, value in facts if value is not None],
+        "facts": [("First draft token right", first)] if verdict.first is not None else [],
         "trials": [_trial(one) for one in verdict.trials],
     }
 
@@ -65,15 +63,11 @@ def token_rows(detail: ReplayDetail | None) -> list[Row]:
                 "macro": wording.tau(value),
                 "interval": wording.interval(one.macro.low, one.macro.high),
                 "gain": f"{value - before:+.2f}",
-                "pooled": _with_interval(one.pooled),
+                "pooled": wording.tau(one.pooled.value),
             }
         )
         before = value
     return rows
-
-
-def _with_interval(tau: TauEstimate) -> str:
-    return f"{wording.tau(tau.value)} {wording.interval(tau.low, tau.high)}".rstrip()
 
 
 def how_blocks_were_drafted(detail: ReplayDetail) -> str:

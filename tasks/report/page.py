@@ -132,8 +132,8 @@ def drawings(record: RunRecord) -> dict[str, figures.Drawing | None]:
 
 
 EVALUATION_DRAWINGS = (
-    "tau", "position", "decay", "context", "speedup", "pareto", "speedup_by_tokens", "reliability",
-    "calibration",
+    "tau", "position", "decay", "context", "speedup", "pareto", "reliability", "calibration",
+    "speedup_by_tokens",
 )  # fmt: skip
 
 
