@@ -41,8 +41,8 @@ LEVELS = {1: 7, 2: 7, 4: 5, 8: 3, 16: 0}
 """Concurrency -> best number of draft tokens."""
 DIAGNOSIS = (
     "with sample_from_anchor true the same draft reaches 2.41 instead of 1.07 tokens per round on 16 "
-    "prompts: its configuration says false; the first draft token is right in 4.1% of all places, the train stage "
-    "measured 61.3%"
+    "prompts: its configuration says false; the first draft token is right in 4.1% of all places, "
+    "the train stage measured 61.3%"
 )
 WRONG = DraftVerdict(
     first=0.041, expected=0.3065, diagnosis=DIAGNOSIS,
