@@ -24,7 +24,9 @@ log = logging.getLogger("retrain_dspark")
 _KEPT = (
     MANIFEST,
     "checks.json",
+    "confidence_calibration.json",
     "config.json",
+    "cost_table.json",
     "counters.json",
     "dropped.jsonl",
     "facts.json",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.models import Publication
-from tasks.report import evaluation_view, figures, view, wording
+from tasks.report import evaluation_replay_view, evaluation_view, figures, view, wording
 from tasks.report.limits import PREVIEW_TOOLKIT
 from tasks.report.page import evaluation_drawings
 from tasks.report.record import RunRecord, read_run
@@ -55,7 +55,7 @@ class StageArtifact:
 
     @property
     def key(self) -> str:
-        """End of the artifact's key, behind the stage's name."""
+        """End of the artifact's key, behind the stage's name: Prefect takes lower case and hyphens only."""
         return f"{self.kind}-{self.part}" if self.part else self.kind
 
 
@@ -131,7 +131,7 @@ def _evaluate(result: EvaluationReport, record: RunRecord) -> list[StageArtifact
     )
     shown = record.evaluation or result
     images = [
-        StageArtifact("image", drawing.title, drawing.png(), "" if name == "tau" else name)
+        StageArtifact("image", drawing.title, drawing.png(), "" if name == "tau" else name.replace("_", "-"))
         for name, drawing in evaluation_drawings(shown).items()
         if drawing is not None
     ]
@@ -139,11 +139,14 @@ def _evaluate(result: EvaluationReport, record: RunRecord) -> list[StageArtifact
 
 
 def _worth(result: EvaluationReport, record: RunRecord) -> list[StageArtifact]:
-    """The sentence first, then what bounds it, speeds, capacity and costs."""
-    found = evaluation_view.decision(replace(record, evaluation=result))
+    """The sentence first, then what is wrong or bounds it, speeds, capacity and costs."""
+    shown = replace(record, evaluation=result)
+    found, wrong = evaluation_view.decision(shown), evaluation_replay_view.diagnosis(shown)
+    warning = ["", f"**{evaluation_replay_view.WRONG}**: {wrong}"] if wrong else []
     if found is None:
-        return []
-    lines = [f"## {found['sentence']}", "", *(f"- {line}" for line in found["known"])]
+        title = evaluation_replay_view.WRONG
+        return [StageArtifact("markdown", title, "\n".join([f"## {title}", "", wrong]))] if wrong else []
+    lines = [f"## {found['sentence']}", *warning, "", *(f"- {line}" for line in found["known"])]
     if found["speeds"]:
         lines += ["", *_markdown_rows(SPEED_COLUMNS, found["speeds"])]
     if found["capacity"]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.redaction import MASK
-from tasks.report import view, wording
+from tasks.report import evaluation_replay_view, view, wording
 from tasks.report.page import REPORT
 from tasks.report.record import RunRecord, of_this_attempt, read_run
 from tasks.run_folder import RunFolder
@@ -16,7 +16,7 @@ LOCAL_PAGE = "http://127.0.0.1:4200"
 LABEL_WIDTH = 10
 TEXT_WIDTH = 100
 HARD = "\N{NO-BREAK SPACE}"
-_WRAPPED = ("worth it?", "tau", "decision", "error", "to do")
+_WRAPPED = ("warning", "worth it?", "tau", "decision", "error", "to do")
 _COLOUR = {"completed": "32", "held": "33", "failed": "31", "cancelled": "36"}
 
 
@@ -99,7 +99,9 @@ def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, 
         equal = sum(comparison.equal for comparison in evaluation.comparisons)
         verdict = evaluation.lossless.replace("_", " ")
         lossless = f"{verdict} ({equal} of {len(evaluation.comparisons)} answers equal)"
-        rows = [("worth it?", worth.sentence)] if worth else []
+        wrong = evaluation_replay_view.diagnosis(record)
+        rows = [("warning", f"{evaluation_replay_view.WRONG}: {wrong}")] if wrong else []
+        rows += [("worth it?", worth.sentence)] if worth else []
         rows += [("tau", domains), ("macro tau", text), ("lossless", lossless)]
     decision = summary["decision"]
     if decision["promote"] is not None:

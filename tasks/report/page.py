@@ -6,8 +6,20 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from profiles.evaluation import DRAFT
+from tasks.evaluate.arm_report import difference_notes
 from tasks.evaluate.models import EvaluationReport
-from tasks.report import evaluation_figures, evaluation_load_figures, evaluation_view, figures, view
+from tasks.report import (
+    evaluation_arms_view,
+    evaluation_figures,
+    evaluation_load_figures,
+    evaluation_policy_figures,
+    evaluation_policy_view,
+    evaluation_replay_view,
+    evaluation_view,
+    figures,
+    view,
+)
 from tasks.report.limits import limits
 from tasks.report.record import RunRecord, of_this_attempt, read_run
 from tasks.report.summary import read_summary
@@ -77,7 +89,11 @@ def _context(record: RunRecord, summary: dict[str, Any]) -> dict[str, Any]:
         "resume": _resume(summary),
         "serve": _serve(record),
         "tau": view.tau_table(record.evaluation) if record.evaluation else [],
+        "warning": evaluation_replay_view.warning(record),
         "worth": evaluation_view.decision(record),
+        "contexts": evaluation_replay_view.context_rows(evaluation_replay_view.detail_of(record)),
+        "policy": evaluation_policy_view.policy(record),
+        "arms": evaluation_arms_view.arms(record),
         "agreement": view.agreement(record),
         "timeline": view.timeline(record, summary),
         "training": view.training(record.draft) if record.draft else [],
@@ -87,10 +103,18 @@ def _context(record: RunRecord, summary: dict[str, Any]) -> dict[str, Any]:
         "servers": view.servers(record),
         "machine": view.machine_rows(record),
         "checks": view.checks(record),
-        "limits": limits(record),
+        "limits": [line for line in limits(record) if line not in _said_above(record)],
         "places": _places(record, summary),
         "figures": drawn,
     }
+
+
+def _said_above(record: RunRecord) -> set[str]:
+    """Notes of the evaluation that a section of its own says in full."""
+    said = {f"draft: {evaluation_replay_view.diagnosis(record)}"}
+    detail = record.evaluation.arms_detail if record.evaluation else None
+    draft = detail.named(DRAFT) if detail else None
+    return said | set(difference_notes(DRAFT, draft.verdict) if draft and draft.verdict else ())
 
 
 def drawings(record: RunRecord) -> dict[str, figures.Drawing | None]:
@@ -107,7 +131,10 @@ def drawings(record: RunRecord) -> dict[str, figures.Drawing | None]:
     }
 
 
-EVALUATION_DRAWINGS = ("tau", "position", "decay", "context", "speedup", "pareto")
+EVALUATION_DRAWINGS = (
+    "tau", "position", "decay", "context", "speedup", "pareto", "reliability", "calibration",
+    "speedup_by_tokens",
+)  # fmt: skip
 
 
 def evaluation_drawings(evaluation: EvaluationReport) -> dict[str, figures.Drawing | None]:
@@ -120,6 +147,7 @@ def evaluation_drawings(evaluation: EvaluationReport) -> dict[str, figures.Drawi
         "context": evaluation_figures.tau_over_context(worth.measured.contexts) if worth else None,
         "speedup": evaluation_load_figures.speed_up_over_concurrency(worth) if worth else None,
         "pareto": evaluation_load_figures.pareto(worth) if worth else None,
+        **evaluation_policy_figures.policy_drawings(evaluation.policy),
     }
 
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
+from deep_evaluation import WRONG, arms_detail, in_depth
 from load_sweeps import sweep
 from pydantic import BaseModel
 
 from profiles.load import merge
 from profiles.schema import DOMAINS, Profile
 from tasks.errors import JobError, RetrainError, UnmetRequirement
+from tasks.evaluate.arm_report import difference_notes
 from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.models import (
     ArmReport,
@@ -261,12 +263,14 @@ def build_run(
     summarise: bool = True,
     load: LoadSweep | None = None,
     changes: dict[str, Any] | None = None,
+    deepen: Callable[[EvaluationReport], EvaluationReport] = lambda report: report,
 ) -> RunFolder:
     """A run that ended as `status`; `stopped_at` is the stage that did not finish.
 
     Args:
         load: Load sweep of the evaluation.
         changes: Values over those of the laptop profile.
+        deepen: Adds to the evaluation what a full one has.
     """
     values = yaml.safe_load((ROOT / "profiles/laptop.yaml").read_text())
     profile = Profile.model_validate(merge(values, changes or {}))
@@ -279,7 +283,7 @@ def build_run(
     results: dict[str, BaseModel] = {
         "validate": validation(failing=stopped_at == "validate"),
         "serve": target(), "stream": captures(), "train": draft(),
-        "evaluate": worth(profile, evaluation(incumbent), load),
+        "evaluate": deepen(worth(profile, evaluation(incumbent), load)),
         "publish": publication(promote, root / "published/smollm2-135m-dspark/v0001"),
     }  # fmt: skip
     for name, result in results.items():
@@ -346,6 +350,31 @@ def served_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A promoted run on GPUs with a load sweep of three arms and its page; tests only read it."""
     load = sweep({"plain": None, "draft": 2.9, "ngram": 1.6})
     run = build_run(tmp_path_factory.mktemp("served") / "runs", incumbent=True, load=load, changes=SERVED)
+    write_report(run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def deep_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run on GPUs whose evaluation measured everything, and its page; tests only read it."""
+    load = sweep({"plain": None, "draft": 2.9, "ngram": 1.6})
+    root = tmp_path_factory.mktemp("deep") / "runs"
+    run = build_run(root, incumbent=True, load=load, changes=SERVED, deepen=in_depth)
+    write_report(run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def odd_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The same on two cores in Triton's interpreter, with a draft that its configuration spoils."""
+    root = tmp_path_factory.mktemp("odd") / "runs"
+    draft = arms_detail().named("draft")
+    assert draft is not None and draft.verdict is not None
+    told = (f"draft: {WRONG.diagnosis}", *difference_notes("draft", draft.verdict), "something else")
+    run = build_run(
+        root,
+        deepen=lambda report: in_depth(report, WRONG, meaningful=False).model_copy(update={"notes": told}),
+    )
     write_report(run)
     return run
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from deep_evaluation import arms_detail
 from load_sweeps import sweep
 
 from tasks.evaluate.models import EvaluationReport, TauEstimate
@@ -100,21 +100,9 @@ def test_conditional_acceptance_ends_where_nothing_was_reached() -> None:
     assert [(round(share, 6), reached) for share, reached in shares] == [(0.4, 100), (0.25, 40), (0.0, 10)]
 
 
-class WithArms(EvaluationReport):
-    """A report whose arms have acceptance of their own."""
-
-    arms_detail: Any
-
-
 def test_other_arms_are_drawn_beside_the_draft(served_run: RunFolder) -> None:
-    class Arm:
-        def __init__(self, name: str, acceptance: Any) -> None:
-            self.name, self.acceptance = name, acceptance
-
-    class Arms:
-        arms = (Arm("plain", None), Arm("draft", "left out"), Arm("ngram", evaluation_of(served_run).live))
-
-    found = measurements(WithArms(**{**dict(evaluation_of(served_run)), "arms_detail": Arms()}))
+    more = {"arms_detail": arms_detail()}
+    found = measurements(evaluation_of(served_run).model_copy(update=more))
     assert list(found) == ["replay", "live", "incumbent (replay)", "ngram"]
     drawing = tau_by_domain(found)
     assert drawing is not None and "ngram" in texts(drawing.svg())
