@@ -218,7 +218,9 @@ def test_confidences_and_costs_stand_in_numbers(deep_run: RunFolder) -> None:
     assert "64 | 20.6 | 48.5" in rows and "16 | 2.3" in rows
     assert "3 tokens | 1.51x | 1.49x | 1.45x | 1.37x | 1.21x" in rows
     assert "adaptive verification (vLLM) | 1.55x1.70 / 7.0 | 1.53x1.70 / 7.0" in "".join(rows)
-    assert "scaled over raw confidences, scheduler | +1.2 % [-0.4, +2.7]" in "".join(rows)
+    assert html.count("12 accepted tokens are too few") == 1
+    assert "6 | 10.00 | 7.0 % | 1.8 % | 1.1 % | 300 | fitted at the end of the range" in rows
+    assert "scheduler, scaled over raw (held-out prompts) | +1.2 %[-0.4, +2.7]" in "".join(rows)
 
 
 def test_speeds_of_the_interpreter_are_called_meaningless(odd_run: RunFolder) -> None:
