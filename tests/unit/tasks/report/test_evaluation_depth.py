@@ -82,17 +82,21 @@ def test_each_arm_has_its_row_in_the_order_of_measuring(deep_run: RunFolder) -> 
     html = section(deep_run, "Arms on the real engine")
     rows = lines(html)
     assert rows[1:9] == [
-        "draft | measured | 1 | 0 / 36 | 1.71 | [1.63, 1.79] | - | 1.21 / 1.66 / 2.43 | +3 %2.10 to 2.16 s",
-        ("ngram | measured | 1 | 0 / 36 | 2.05 | [1.97, 2.13] | 1.12 [1.09, 1.15] | 1.31 / 1.94 / 3.36 | "
-        "+30 %2.00 to 2.60 s, other tokens"),
-        ("my-arm | invalid 9 of 36 requests failed, the limit is 0% (from an earlier attempt) | 1 | 9 / 36 | "
-        "- |  | - | - | +3 %2.10 to 2.16 s"),
-        "plain | measured | 1 | 0 / 36 | - |  | - | - | +3 %2.10 to 2.16 s",
-        "plain-again | measured | 0 | 0 / 36 | - |  | - | - | -",
-        "incumbent | not available | 0 | no draft has been published before",
-        "suffix | not available | 0 | the engine needs the package arctic-inference for it",
-        "mtp | not available | 0 | the target's config names no layers of its own to draft with",
-    ]  # fmt: skip
+        "draft | measured | 1.71 | [1.63, 1.79] | - | 1.21 / 1.66 / 2.43 | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
+        (
+            "ngram | measured | 2.05 | [1.97, 2.13] | 1.12 [1.09, 1.15] | 1.31 / 1.94 / 3.36 | 0 / 36 | 1 | "
+            "+30 %2.00 to 2.60 s, other tokens"
+        ),
+        (
+            "my-arm | invalid 9 of 36 requests failed, the limit is 0% (from an earlier attempt) | "
+            "- |  | - | - | 9 / 36 | 1 | +3 %2.10 to 2.16 s"
+        ),
+        "plain | measured | - |  | - | - | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
+        "plain-again | measured | - |  | - | - | 0 / 36 | 0 | -",
+        "incumbent | not available | no draft has been published before | 0 | ",
+        "suffix | not available | the engine needs the package arctic-inference for it | 0 | ",
+        "mtp | not available | the target's config names no layers of its own to draft with | 0 | ",
+    ]
     assert "4 engine starts in all" in html and html.count("the engine needs the package") == 1
 
 
