@@ -41,7 +41,7 @@ def reliability_diagram(policy: PolicyReport) -> Drawing | None:
         axes.set_xlabel("predicted chance that the prefix is accepted, %")
         axes.set_ylabel("accepted, % of blocks")
         _quiet(axes, colours, "both")
-        axes.legend(loc="upper left", handletextpad=0.4)
+        axes.legend(loc="best", handletextpad=0.4)
 
     return Drawing("Reliability of the confidence head, held-out prompts", 3.4, draw)
 
@@ -83,7 +83,7 @@ def calibration_error(policy: PolicyReport) -> Drawing | None:
         axes.set_xlabel("position in the block")
         axes.set_ylabel("calibration error (ECE), %")
         _quiet(axes, colours, "y")
-        axes.legend(loc="upper right")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderpad=0, fontsize=9)
 
     return Drawing("Calibration error per position, held-out prompts", 2.7, draw)
 

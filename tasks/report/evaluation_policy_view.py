@@ -12,6 +12,7 @@ from tasks.evaluate.policy.models import (
     Recommended,
     Reliability,
     SimulatedPolicy,
+    Temperature,
 )
 from tasks.evaluate.policy.options import MODEL, command_line
 from tasks.report import evaluation_replay_view as replay
@@ -23,7 +24,7 @@ Row = dict[str, str]
 NAMES = {
     "adaptive": "adaptive verification (vLLM)",
     "scheduler": "scheduler (Algorithm 1)",
-    "calibrated_scheduler": "scheduler, scaled confidences",
+    "calibrated_scheduler": "scheduler, scaled confidences (held-out prompts)",
 }
 NO_DRAFT = "without a draft"
 
@@ -47,7 +48,7 @@ def policy(record: RunRecord) -> dict[str, Any] | None:
         "positions_fitted": calibration_rows(found.calibration) if found.calibration else [],
         "steps": step_rows(found.costs) if found.costs else [],
         "drafting": drafting_rows(found.costs) if found.costs else [],
-        "notes": found.notes,
+        "notes": notes(found),
     }
     if not any(value for name, value in shown.items() if name != "blocks"):
         return None
@@ -103,8 +104,8 @@ def played_rows(found: PolicyReport) -> list[dict[str, Any]]:
     ]
     gains = [load.calibration_gain for load in found.simulation]
     if any(gains):
-        cells = [{"speedup": gain_text(one) if one else wording.MISSING, "rest": ""} for one in gains]
-        rows.append({"name": "scaled over raw confidences, scheduler", "cells": cells})
+        cells = [_scaled(one) for one in gains]
+        rows.append({"name": "scheduler, scaled over raw (held-out prompts)", "cells": cells})
     return rows
 
 
@@ -114,6 +115,11 @@ def _name(one: SimulatedPolicy) -> str:
     if one.policy == "threshold":
         return f"survival of at least {wording.percent(one.setting, 0)}"
     return NAMES[one.policy]
+
+
+def _scaled(gain: Gain | None) -> Row:
+    value, _, rest = gain_text(gain).partition(" [") if gain else (wording.MISSING, "", "")
+    return {"speedup": value, "rest": rest and f"[{rest}"}
 
 
 def _played(one: SimulatedPolicy | None) -> Row:
@@ -151,7 +157,7 @@ def calibration_rows(found: Calibration) -> list[Row]:
             {
                 "position": str(one.position),
                 "temperature": f"{heat.value:.2f}" if heat and heat.fitted else "not fitted",
-                "reason": heat.reason if heat else "",
+                "reason": _reason(heat) if heat else "",
                 "before": _error(one.cumulative_before),
                 "after": _error(one.cumulative_after) if heat and heat.fitted else wording.MISSING,
                 "noise": wording.percent(one.cumulative_before.noise),
@@ -159,6 +165,21 @@ def calibration_rows(found: Calibration) -> list[Row]:
             }
         )
     return rows
+
+
+def _reason(heat: Temperature) -> str:
+    return f"fitted at {heat.reason}" if heat.fitted and heat.reason else heat.reason
+
+
+def notes(found: PolicyReport) -> list[str]:
+    """Notes without those on single positions, which stand in the table of temperatures."""
+    heats = found.calibration.temperatures if found.calibration else ()
+    told = [(f"confidence, position {one.position}: ", one.reason) for one in heats if one.reason]
+    return [
+        note
+        for note in found.notes
+        if not any(note.startswith(start) and note.endswith(reason) for start, reason in told)
+    ]
 
 
 def _error(found: Reliability) -> str:

@@ -232,7 +232,8 @@ def half() -> Half:
 
 def policy(meaningful: bool = True) -> PolicyReport:
     """A policy over five concurrencies; adaptive verification helps at 4, and is undecided elsewhere."""
-    heat = [Temperature(position=k, value=1.3 + 0.1 * k, fitted=True) for k in range(1, TOKENS)]
+    heat = [Temperature(position=k, value=1.3 + 0.1 * k, fitted=True) for k in range(1, TOKENS - 1)]
+    heat.append(Temperature(position=TOKENS - 1, value=10, fitted=True, reason="the end of the range"))
     heat.append(Temperature(position=TOKENS, reason="12 accepted tokens are too few"))
     costs = CostTable(
         verify=tuple(
@@ -250,7 +251,10 @@ def policy(meaningful: bool = True) -> PolicyReport:
         recommendation=tuple(_advice(at, tokens) for at, tokens in LEVELS.items()),
         simulation=tuple(_simulated(at) for at in LEVELS),
         schedule_options=by_batch_size({"method": "dspark"}, LEVELS),
-        notes=("policy: at concurrency 16 costs are extrapolated beyond measured batches",),
+        notes=(
+            f"confidence, position {TOKENS}: not fitted, 12 accepted tokens are too few",
+            "policy: at concurrency 16 costs are extrapolated beyond measured batches",
+        ),
     )
 
 

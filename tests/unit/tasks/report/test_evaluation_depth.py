@@ -82,17 +82,21 @@ def test_each_arm_has_its_row_in_the_order_of_measuring(deep_run: RunFolder) -> 
     html = section(deep_run, "Arms on the real engine")
     rows = lines(html)
     assert rows[1:9] == [
-        "draft | measured | 1 | 0 / 36 | 1.71 | [1.63, 1.79] | - | 1.21 / 1.66 / 2.43 | +3 %2.10 to 2.16 s",
-        ("ngram | measured | 1 | 0 / 36 | 2.05 | [1.97, 2.13] | 1.12 [1.09, 1.15] | 1.31 / 1.94 / 3.36 | "
-        "+30 %2.00 to 2.60 s, other tokens"),
-        ("my-arm | invalid 9 of 36 requests failed, the limit is 0% (from an earlier attempt) | 1 | 9 / 36 | "
-        "- |  | - | - | +3 %2.10 to 2.16 s"),
-        "plain | measured | 1 | 0 / 36 | - |  | - | - | +3 %2.10 to 2.16 s",
-        "plain-again | measured | 0 | 0 / 36 | - |  | - | - | -",
-        "incumbent | not available | 0 | no draft has been published before",
-        "suffix | not available | 0 | the engine needs the package arctic-inference for it",
-        "mtp | not available | 0 | the target's config names no layers of its own to draft with",
-    ]  # fmt: skip
+        "draft | measured | 1.71 | [1.63, 1.79] | - | 1.21 / 1.66 / 2.43 | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
+        (
+            "ngram | measured | 2.05 | [1.97, 2.13] | 1.12 [1.09, 1.15] | 1.31 / 1.94 / 3.36 | 0 / 36 | 1 | "
+            "+30 %2.00 to 2.60 s, other tokens"
+        ),
+        (
+            "my-arm | invalid 9 of 36 requests failed, the limit is 0% (from an earlier attempt) | "
+            "- |  | - | - | 9 / 36 | 1 | +3 %2.10 to 2.16 s"
+        ),
+        "plain | measured | - |  | - | - | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
+        "plain-again | measured | - |  | - | - | 0 / 36 | 0 | -",
+        "incumbent | not available | no draft has been published before | 0 | ",
+        "suffix | not available | the engine needs the package arctic-inference for it | 0 | ",
+        "mtp | not available | the target's config names no layers of its own to draft with | 0 | ",
+    ]
     assert "4 engine starts in all" in html and html.count("the engine needs the package") == 1
 
 
@@ -218,7 +222,9 @@ def test_confidences_and_costs_stand_in_numbers(deep_run: RunFolder) -> None:
     assert "64 | 20.6 | 48.5" in rows and "16 | 2.3" in rows
     assert "3 tokens | 1.51x | 1.49x | 1.45x | 1.37x | 1.21x" in rows
     assert "adaptive verification (vLLM) | 1.55x1.70 / 7.0 | 1.53x1.70 / 7.0" in "".join(rows)
-    assert "scaled over raw confidences, scheduler | +1.2 % [-0.4, +2.7]" in "".join(rows)
+    assert html.count("12 accepted tokens are too few") == 1
+    assert "6 | 10.00 | 7.0 % | 1.8 % | 1.1 % | 300 | fitted at the end of the range" in rows
+    assert "scheduler, scaled over raw (held-out prompts) | +1.2 %[-0.4, +2.7]" in "".join(rows)
 
 
 def test_speeds_of_the_interpreter_are_called_meaningless(odd_run: RunFolder) -> None:
