@@ -16,7 +16,7 @@ from tasks.errors import JobError, RetrainError, StageInputError
 from tasks.stream.log import HiddenStateLog
 from tasks.train import adapter
 from tasks.train.checkpoint import Checkpoints, Position
-from tasks.train.loop import StopFlag, Stopped, is_better
+from tasks.train.loop import Loop, StopFlag, Stopped, is_better
 from tasks.train.run import train_draft, without_gain
 from tasks.train.selection import Selection
 from tasks.train.settings import TrainSettings
@@ -88,16 +88,20 @@ def test_measurement_that_no_checkpoint_knows_of_is_made_again_once(
     world: TinyWorld, tmp_path: Path, quiet: Any, never: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between the row of a measurement and the checkpoint behind it."""
-    settings = world.settings(tmp_path, epochs=2, checkpoint_every_s=1e-3)
-    measure = Selection.evaluate
+    settings = world.settings(tmp_path, epochs=2)
+    close, evaluate = Loop._close, Selection.evaluate
+
+    def save_and_close(self: Loop, ends_epoch: bool) -> None:
+        self._save_now()
+        close(self, ends_epoch)
 
     def measure_and_go(self: Selection, place: Position) -> None:
-        self._team.saver.wait()
-        measure(self, place)
+        evaluate(self, place)
         if place.step > 0:
             raise Gone
 
     with monkeypatch.context() as patched:
+        patched.setattr(Loop, "_close", save_and_close)
         patched.setattr(Selection, "evaluate", measure_and_go)
         with pytest.raises(Gone):
             train_draft(settings, quiet, never)
