@@ -12,8 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from profiles.address import host_of, is_loopback
-from profiles.evaluation import Evaluate as Evaluate
-from profiles.evaluation import Live as Live
+from profiles.evaluation import Evaluate
 from profiles.hardware import Hardware
 from profiles.part import Count, Dtype, Part, Port, Positive, Seconds
 from profiles.prompting import Prompts

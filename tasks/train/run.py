@@ -67,10 +67,10 @@ def _lead(
         print(f"draft: {built.parameters}", flush=True)
         ranks.tell(("begin", data.vocabulary))
         begun = True
-        learner = Learner(built.model, settings.train, ranks, device)
+        learner = Learner(built.model, settings.at_rates(), ranks, device)
         loop = Loop(
             team=Team(learner, _checkpoints(settings, ranks), settings.path, stop),
-            settings=settings.train,
+            settings=settings.at_rates(),
             batches=data.batches,
             held_out=data.held_out,
             folder=settings.path,
@@ -97,7 +97,7 @@ def _follow(settings: TrainSettings, ranks: Ranks, device: torch.device, stop: S
         model = make_draft(
             settings, vocabulary
         ).model  # all ranks read the earlier draft, and check its digest
-        learner = Learner(model, settings.train, ranks, device)
+        learner = Learner(model, settings.at_rates(), ranks, device)
         follow(learner, _checkpoints(settings, ranks), settings.path, stop)
 
 

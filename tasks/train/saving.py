@@ -25,7 +25,7 @@ class State:
 
 
 class Saver:
-    """Writes in the order of asking, one after another, in one thread.
+    """Writes in the order of asking, one after another, in one thread at a time.
 
     Args:
         checkpoints: Where to.
@@ -109,13 +109,16 @@ class Saver:
     def _ask(self, what: str, job: Callable[[], None]) -> None:
         with self._changed:
             self._open += 1
-        self._jobs.put((what, job))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
-            self._thread.start()
+            self._jobs.put((what, job))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_all, name="checkpoints", daemon=True)
+                self._thread.start()
 
     def _write_all(self) -> None:
-        """The thread: after a failure it writes nothing more, so that no later state hides the gap."""
+        """The thread: after a failure it writes nothing more, so that no later state hides the gap.
+
+        It ends when nothing is left to write, so that a training that is over keeps no state alive.
+        """
         while True:
             what, job = self._jobs.get()
             try:
@@ -126,6 +129,9 @@ class Saver:
             with self._changed:
                 self._open -= 1
                 self._changed.notify_all()
+                if self._open == 0:
+                    self._thread = None
+                    return
 
     def _error(self, what: str, error: Exception) -> JobError:
         cause = str(error).strip().splitlines() or [""]

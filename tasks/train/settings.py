@@ -70,10 +70,19 @@ class TrainSettings(BaseModel):
     def path(self) -> Path:
         return Path(self.folder)
 
+    def at_rates(self) -> Train:
+        """`train` with the peak learning rates of this start: lower from an earlier draft."""
+        if self.initial is None:
+            return self.train
+        factor, muon = self.train.warm_rate, self.train.muon_lr
+        rates = {"lr": self.train.lr * factor, "muon_lr": None if muon is None else muon * factor}
+        return self.train.model_copy(update=rates)
+
     def deciding(self) -> dict[str, Any]:
         """All that decides the weights, by dotted name; JSON values."""
+        unused = set(_NO_WEIGHT) if self.initial else {*_NO_WEIGHT, "warm_rate"}
         values: dict[str, Any] = {
-            "train": self.train.model_dump(mode="json", exclude=set(_NO_WEIGHT)),
+            "train": self.train.model_dump(mode="json", exclude=unused),
             "captures": self.captures_digest,
             "target": self.target_name,
             "aux_layer_ids": list(self.aux_layer_ids),

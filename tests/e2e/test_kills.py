@@ -19,6 +19,7 @@ import pytest
 from observing import (
     busy_ports,
     facts_of,
+    is_alive,
     mlflow_runs,
     only_run,
     prefect_state,
@@ -156,9 +157,7 @@ def everything_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def is_over(known: list[psutil.Process], run: Path, root: Path, ports: set[int]) -> bool:
-    running = [
-        p for p in known if psutil.pid_exists(p.pid) and p.is_running() and p.status() != psutil.STATUS_ZOMBIE
-    ]
+    running = [process for process in known if is_alive(process)]
     return not running and not processes_of(root) and not busy_ports(run, ports)
 
 

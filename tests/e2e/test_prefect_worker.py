@@ -18,6 +18,7 @@ from observing import (
     busy_ports,
     facts_of,
     final_state,
+    is_alive,
     mlflow_runs,
     prefect_state,
     registered,
@@ -84,7 +85,7 @@ def wait_until_gone(processes: list[psutil.Process], run: Path, ports: set[int])
     began = time.monotonic()
 
     def gone() -> bool:
-        running = [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        running = [process for process in processes if is_alive(process)]
         return not running and not busy_ports(run, ports)
 
     until(gone, 60, "the end of all processes")

@@ -18,7 +18,7 @@ from trainer_kills import write_settings
 
 from profiles.load import load_profile
 from tasks.run_folder import RunFolder, create_run
-from tasks.tracking import URI_ENV, open_tracker
+from tasks.tracking import URI_ENV, MlflowSink
 from tasks.tracking_queue import SPOOL, Tracker
 from tests.unit.tasks.train.conftest import TinyWorld, one_thread, world
 
@@ -54,9 +54,8 @@ class Tracked:
         return [row["loss"] for row in rows if row["split"] == "train"]
 
     def tracker(self) -> Tracker:
-        tracker = open_tracker(self.run, EXPERIMENT, {}, self.said.append)
-        tracker._answer_s = 3.0
-        return tracker
+        sink = MlflowSink(EXPERIMENT, self.run.path.parent)
+        return Tracker(self.run, {}, self.said.append, sink, answer_s=3.0)
 
     def train(self, tracker: Tracker, at_step: dict[int, Callable[[], None]]) -> None:
         """Train to the end; `at_step` says what happens when so many rows are written."""

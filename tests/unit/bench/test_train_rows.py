@@ -43,7 +43,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Captured:
 def test_every_ablation_gives_a_row_with_both_seeds(captures: Captured) -> None:
     rows = train_quality.ablations(captures)
     names = [row.name for row in rows]
-    assert len(names) == len(set(names)) == 6
+    assert len(names) == len(set(names)) == 7
     for row in rows:
         assert row.stage == "train" and "seed 0:" in row.conditions and "seed 1:" in row.conditions
         assert row.ratio == pytest.approx(row.value / row.baseline, abs=1e-3)

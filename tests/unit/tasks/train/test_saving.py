@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +49,20 @@ def test_training_goes_on_while_the_state_of_that_moment_is_written(
     saver.save(Position("x", step=2), state(weight))
     saver.wait()
     assert checkpoints.tensors(2)[0]["a"].tolist() == [2.0] * 4
+
+
+def test_a_training_that_is_over_keeps_no_state(tmp_path: Path) -> None:
+    """Several trainings in one process, as in the benchmark: each left gigabytes behind."""
+    saver = Saver(Checkpoints(tmp_path, keep=2))
+    kept = weakref.ref(saver)
+    saver.save(Position("x", step=1), state(torch.ones(4)))
+    saver.wait()
+    threads = [one for one in threading.enumerate() if one.name == "checkpoints"]
+    for thread in threads:
+        thread.join(60)
+    del saver
+    gc.collect()
+    assert kept() is None
 
 
 def test_best_weights_are_on_disk_before_a_checkpoint_that_counts_on_them(

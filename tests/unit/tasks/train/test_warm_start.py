@@ -75,6 +75,28 @@ def test_another_initial_draft_is_another_training(
     assert warm.identity() == starting_from(world, tmp_path, trained[0], init_from=str(moved)).identity()
 
 
+def test_a_warm_start_trains_at_the_lower_rate(
+    world: TinyWorld, tmp_path: Path, trained: tuple[Path, DraftCheckpoint], quiet: Any, never: Any
+) -> None:
+    """Constant schedule without warm-up: every step has the peak rate."""
+    rates = {"schedule": "constant", "warmup": 0.0, "warm_rate": 0.25, "log_every_steps": 1, "max_steps": 1}
+    warm = starting_from(world, tmp_path / "warm", trained[0], **rates)
+    anew = warm.model_copy(update={"initial": None, "folder": str(tmp_path / "anew")})
+    logged = []
+    for settings in (warm, anew):
+        settings.path.mkdir(exist_ok=True)
+        train_draft(settings, quiet, never)
+        rows = (settings.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        logged += [row["lr"] for row in map(json.loads, rows) if row["split"] == "train"]
+    assert logged == [warm.train.lr * 0.25, warm.train.lr]
+
+
+def test_the_lower_rate_decides_no_weight_of_a_new_draft(world: TinyWorld, tmp_path: Path) -> None:
+    settings = world.settings(tmp_path)
+    other = settings.train.model_copy(update={"warm_rate": 1.0})
+    assert settings.model_copy(update={"train": other}).identity() == settings.identity()
+
+
 def test_a_resumed_warm_start_does_not_start_again(
     world: TinyWorld, tmp_path: Path, trained: tuple[Path, DraftCheckpoint], quiet: Any, never: Any
 ) -> None:
