@@ -89,6 +89,10 @@ class JobError(RetrainError):
     """A finite child process (trainer, capture client) ended with an error."""
 
 
+class Stalled(JobError):
+    """A child process showed no progress for longer than its limit."""
+
+
 class StoreError(RetrainError):
     """The hidden-state store refused, lost or damaged an object."""
 

@@ -12,10 +12,12 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel
 
 from profiles.schema import Profile
+from tasks.errors import Stalled
 from tasks.report.progress import RunProgress
 from tasks.run_folder import RunFolder
 from tasks.stage import MANIFEST, Stage, StageFolder, canonical, fingerprint, write_atomic
 from tasks.stages import STARTED, stage_named, vouched_files
+from tasks.validate.after_hang import checked
 
 Result = TypeVar("Result", bound=BaseModel)
 log = logging.getLogger("retrain_dspark")
@@ -183,6 +185,9 @@ def _run(
         row.status, status, metrics = "completed", "FINISHED", numbers(result.model_dump(mode="json"))
         log.info("%s: completed in %.1f s", stage.name, row.seconds)
         return result
+    except Stalled as hang:
+        row.reason = hang.what
+        raise checked(hang, ctx.profile, ctx.run, ctx.launcher, ctx.progress) from hang
     except Exception as error:
         row.reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise

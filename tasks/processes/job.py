@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import errors
-from tasks.errors import JobError, RetrainError
+from tasks.errors import JobError, RetrainError, Stalled
 from tasks.processes.child import ERROR_FILE_ENV
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
 from tasks.processes.service import running
@@ -106,18 +106,23 @@ def _check_time(
 ) -> None:
     now = time.monotonic()
     if now - last > stall_timeout_s:
-        raise JobError(
-            f"{handle.spec.name} made no progress for {stall_timeout_s:.0f} s",
-            where=str(handle.log),
-            hint="see the log; raise the stall limit if the machine is only slow",
-            log_tail=handle.tail(),
-        )
+        raise stalled(handle, stall_timeout_s)
     if timeout_s is not None and now - started > timeout_s:
         raise JobError(
             f"{handle.spec.name} did not end within {timeout_s:.0f} s",
             where=str(handle.log),
             log_tail=handle.tail(),
         )
+
+
+def stalled(handle: Handle, silent_s: float) -> Stalled:
+    """The error of a child that has shown no progress for so long."""
+    return Stalled(
+        f"{handle.spec.name} made no progress for {silent_s:.0f} s",
+        where=str(handle.log),
+        hint="see the log; raise the stall limit if the machine is only slow",
+        log_tail=handle.tail(),
+    )
 
 
 def failure_of(handle: Handle, status: int, error_file: Path) -> RetrainError:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import JobError
+from tasks.errors import Stalled
 from tasks.processes.child import ERROR_FILE_ENV
-from tasks.processes.job import ProgressLines, failure_of
+from tasks.processes.job import ProgressLines, failure_of, stalled
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.run_folder import RunFolder
 
@@ -47,14 +47,9 @@ class StartedJob:
             raise failure_of(self._handle, status, self._error_file)
         return status == 0
 
-    def stalled(self, silent_s: float) -> JobError:
+    def stalled(self, silent_s: float) -> Stalled:
         """The error of a job that has shown no progress for so long."""
-        return JobError(
-            f"{self._handle.spec.name} made no progress for {silent_s:.0f} s",
-            where=str(self._handle.log),
-            hint="see the log; raise the stall limit if the machine is only slow",
-            log_tail=self._handle.tail(),
-        )
+        return stalled(self._handle, silent_s)
 
     def stop(self) -> None:
         """End it with everything it started; may be called again."""

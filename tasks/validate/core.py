@@ -31,6 +31,7 @@ from tasks.validate.store_roundtrip import round_trip
 from tasks.validate.summary import summary_lines
 
 _STEPS = 4
+_ANOTHER = "another check failed before it"
 
 
 def validate(
@@ -56,7 +57,7 @@ def validate(
     nodes = _read_nodes(profile, run, root or run.path.parent, launcher, progress)
     results = judge(nodes, need)
     if _fails(results, need):
-        return report_of(nodes, _without_round_trip(results, need))
+        return report_of(nodes, _without_round_trip(results, need, _ANOTHER))
     progress.update(done=1, total=_STEPS, unit="steps", note="prompts")
     prompts = load_prompts(profile)
     progress.update(done=2, total=_STEPS, unit="steps", note="target")
@@ -64,13 +65,23 @@ def validate(
     need = with_plan(need, profile, target, prompts.counts)
     results = judge(nodes, need)
     if _fails(results, need):
-        return report_of(nodes, _without_round_trip(results, need))
+        return report_of(nodes, _without_round_trip(results, need, _ANOTHER))
     progress.update(done=3, total=_STEPS, unit="steps", note="store round trip")
     if profile.hardware.store_roundtrip:
         nodes = _with_store(nodes, round_trip(profile, target, run, folder, launcher))
         results = judge(nodes, need)
     progress.update(done=_STEPS, total=_STEPS, unit="steps", note=f"{len(results)} checks")
     return report_of(nodes, results, _input_facts(prompts, target))
+
+
+def check_machines(
+    profile: Profile, run: RunFolder, launcher: Launcher, progress: Progress
+) -> ValidationReport:
+    """Check the nodes of a plan again while a run has them; input and store are left alone."""
+    need = requirements_of(profile, own_requirements())
+    nodes = _read_nodes(profile, run, run.path.parent, launcher, progress)
+    results = judge(nodes, need)
+    return report_of(nodes, _without_round_trip(results, need, "the run holds its store"))
 
 
 def judge_recorded(profile: Profile, nodes: Sequence[NodeFacts]) -> ValidationReport:
@@ -84,7 +95,7 @@ def judge_recorded(profile: Profile, nodes: Sequence[NodeFacts]) -> ValidationRe
     if any(node.store.ran for node in nodes):
         return report_of(nodes, results)
     if _fails(results, need):
-        return report_of(nodes, _without_round_trip(results, need))
+        return report_of(nodes, _without_round_trip(results, need, _ANOTHER))
     return report_of(nodes, tuple(_not_recorded(one) for one in results))
 
 
@@ -153,11 +164,12 @@ def _fails(results: Iterable[CheckResult], need: Requirements) -> bool:
     )
 
 
-def _without_round_trip(results: tuple[CheckResult, ...], need: Requirements) -> tuple[CheckResult, ...]:
-    """The round trip was not run because another check fails; what its plan rules found stays."""
+def _without_round_trip(
+    results: tuple[CheckResult, ...], need: Requirements, why: str
+) -> tuple[CheckResult, ...]:
+    """The round trip was not run, and why; what its plan rules found stays."""
     if plan_problems(need):
         return results
-    why = "another check failed before it"
     skipped = {"status": "skip", "observed": "not run", "message": why, "remedy": ""}
     found = [one.model_copy(update=skipped) if one.id == ROUND_TRIP else one for one in results]
     return tuple(sorted(found, key=lambda result: WORST_FIRST.index(result.status)))
