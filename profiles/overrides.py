@@ -22,11 +22,18 @@ def _nullable(field: FieldInfo) -> bool:
     return origin in (typing.Union, types.UnionType) and type(None) in typing.get_args(field.annotation)
 
 
+def _part(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of a nested part, which may be one that the profile leaves empty; None for a plain value."""
+    kinds = typing.get_args(field.annotation) if _nullable(field) else (field.annotation,)
+    models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return models[0] if len(models) == 1 else None
+
+
 def _optional(field: FieldInfo) -> Any:
     """The field's type with its bounds, or None."""
     annotation: Any = field.annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return _mirror(annotation) | None
+    if (part := _part(field)) is not None:
+        return _mirror(part) | None
     if field.metadata:
         annotation = Annotated[(annotation, *field.metadata)]
     return annotation | None
@@ -63,10 +70,18 @@ def override_values(overrides: BaseModel | None, model: type[BaseModel] = Profil
     for name in overrides.model_fields_set if overrides is not None else ():
         value = getattr(overrides, name)
         field = model.model_fields[name]
-        if isinstance(value, BaseModel):
-            inner = override_values(value, typing.cast("type[BaseModel]", field.annotation))
-            if inner:
+        part = _part(field)
+        if isinstance(value, BaseModel) and part is not None:
+            inner = override_values(value, part)
+            if inner or _nullable(field):  # a part that may be empty is filled by `{}`, with its defaults
                 values[name] = inner
         elif value is not None or _nullable(field):
-            values[name] = value
+            values[name] = _plain(value)
     return values
+
+
+def _plain(value: Any) -> Any:
+    """Models inside a mapping become what was given."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value

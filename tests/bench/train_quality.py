@@ -7,6 +7,7 @@ yesterday's prompts are of some domains, the shifted ones of others.
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,7 @@ class QualitySize:
         seeds: One training of each arm for each seed.
     """
 
-    per_domain: int = 48
+    per_domain: int = 32
     epochs: int = 4
     seeds: tuple[int, ...] = (0, 1)
 
@@ -163,6 +164,7 @@ def train_arm(
         }
     )
     result = train_draft(settings, _quiet, StopFlag())
+    gc.collect()  # a training's objects refer to each other, and hold its captures in memory
     lines = (own / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     held = [row for row in map(json.loads, lines) if row["split"] == "held_out"]
     best = next(row for row in held if row["step"] == result.step)

@@ -147,3 +147,22 @@ def test_null_keeps_a_value_that_cannot_be_empty_and_empties_one_that_can() -> N
         {"train": {"epochs": None, "lr": 0.001}, "prompts": {"train_per_domain": None}, "stream": {}}
     )
     assert override_values(given) == {"train": {"lr": 0.001}, "prompts": {"train_per_domain": None}}
+
+
+def test_overrides_reach_into_a_part_that_the_profile_leaves_empty() -> None:
+    sizes = {
+        "hidden_size": 64,
+        "vocab_size": 100,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    }
+    given = override_values(ProfileOverrides.model_validate({"hardware": {"target": sizes}}))
+    assert given == {"hardware": {"target": sizes}}
+    assert load_profile("laptop", given).profile.hardware.target is not None
+    one = override_values(ProfileOverrides.model_validate({"hardware": {"target": {"head_dim": 32}}}))
+    larger = load_profile(load_profile("laptop", given).profile, one).profile.hardware.target
+    assert larger is not None and (larger.head_dim, larger.hidden_size) == (32, 64)
+    emptied = override_values(ProfileOverrides.model_validate({"hardware": {"target": None}}))
+    assert emptied == {"hardware": {"target": None}}
