@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,7 @@ def walks_of(
     drafted: Sequence[Sequence[int]],
     fewer: Sequence[Sequence[Sequence[int]]],
     answer: Sequence[int],
-    lengths: Iterable[int],
+    lengths: Collection[int],
 ) -> tuple[dict[str, dict[str, Any]], Walk]:
     """Walk one answer for each of `lengths` (most answer tokens emitted) and each number of draft tokens.
 
@@ -82,7 +82,7 @@ def walks_of(
         By length: rounds, accepted, per_position, jumps, tokens (answer tokens emitted) and by_tokens; and
         the longest walk over whole blocks.
     """
-    result, longest = {}, walk(drafted, answer)
+    result, longest = {}, walk(drafted, answer, max(lengths, default=None))
     most = len(drafted[0]) if drafted else 0
     for length in sorted(lengths):
         longest = walk(drafted, answer, length)

@@ -166,3 +166,13 @@ def test_overrides_reach_into_a_part_that_the_profile_leaves_empty() -> None:
     assert larger is not None and (larger.head_dim, larger.hidden_size) == (32, 64)
     emptied = override_values(ProfileOverrides.model_validate({"hardware": {"target": None}}))
     assert emptied == {"hardware": {"target": None}}
+
+
+def test_overrides_may_add_arms_and_switch_sampling_on() -> None:
+    live = {"own_arms": {"mine": {"speculative_config": {"method": "ngram"}}}, "sampled": {"prompts": 2}}
+    given = override_values(ProfileOverrides.model_validate({"evaluate": {"live": live}}))
+    assert given == {"evaluate": {"live": live}}
+    loaded = load_profile("laptop", given).profile.evaluate.live
+    assert loaded.sampled is not None and loaded.sampled.prompts == 2 and set(loaded.own_arms) == {"mine"}
+    on = override_values(ProfileOverrides.model_validate({"evaluate": {"live": {"sampled": {}}}}))
+    assert load_profile("laptop", on).profile.evaluate.live.sampled is not None

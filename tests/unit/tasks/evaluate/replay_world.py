@@ -59,6 +59,7 @@ class ReplayWorld:
         draft: Path,
         log: Path | None = None,
         record: TrainingRecord | None = None,
+        lengths: Sequence[int] = (6, ANSWER),
         **options: Any,
     ) -> tuple[list[dict[str, Any]], dict[str, Any], Path]:
         """Replay in this process; the rows, the verdict and the rows' file."""
@@ -70,7 +71,7 @@ class ReplayWorld:
                 "log_dir": str(log or self.log),
                 "out": str(out),
                 "progress": str(folder / "progress.jsonl"),
-                "lengths": [6, ANSWER],
+                "lengths": list(lengths),
                 "threads": 1,
                 **replay_config(Replay.model_validate(options), record),
             }

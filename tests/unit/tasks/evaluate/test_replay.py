@@ -58,6 +58,15 @@ def test_replay_is_serial_decoding_for_every_length_and_number_of_tokens(
     assert accepted > sum(row["walks"]["16"]["rounds"] for row in rows), "the draft has learned nothing"
 
 
+def test_answers_longer_than_what_is_walked(replayed: ReplayWorld, tmp_path: Path) -> None:
+    """Captured answers may be longer than `evaluate.replay_max_new_tokens`; nothing is drafted beyond it."""
+    rows, _, _ = replayed.replay(tmp_path, replayed.draft, lengths=(6,))
+    assert max(len(row["answer_ids"]) for row in rows) > 7
+    (tmp_path / "whole").mkdir()
+    whole, _, _ = replayed.replay(tmp_path / "whole", replayed.draft)
+    assert [row["walks"]["6"] for row in rows] == [row["walks"]["6"] for row in whole]
+
+
 def test_cut_blocks_take_the_first_columns(replayed: ReplayWorld, tmp_path: Path) -> None:
     rows, _, _ = replayed.replay(tmp_path, replayed.draft)
     for row in rows:
