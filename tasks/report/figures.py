@@ -31,6 +31,7 @@ PNG_COLOURS = {
     "live": "#d9822b",
     "incumbent": "#6b7480",
     "other": "#b0568c",
+    "further": "#1f8f74",
     "paper": "#ffffff",
 }
 # Stand-ins that no other element uses; they become the page's CSS variables.

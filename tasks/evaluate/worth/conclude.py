@@ -18,7 +18,7 @@ from tasks.evaluate.worth.objectives import objectives
 from tasks.evaluate.worth.pareto import front, matched
 from tasks.evaluate.worth.points import DRAFT, PLAIN, Cells, arms_of, usable
 from tasks.evaluate.worth.power import standard_error
-from tasks.evaluate.worth.sentence import Evidence, say
+from tasks.evaluate.worth.sentence import UNTRAINED, Evidence, say
 from tasks.evaluate.worth.speedup import Spread, curve, noise_of
 
 
@@ -89,12 +89,24 @@ def evidence(
         objectives=objectives(cells, profile.evaluate.slo) if measured.speed_is_meaningful else (),
         best_k=measured.best_k,
         swept=bool(measured.points),
+        cheaper=untrained(report),
+        live=figure(report.live_per_step.macro),
     )
 
 
 def acceptance_of(report: EvaluationReport) -> Measurement:
-    """Replay, which has intervals; live where nothing was replayed, as on servers that run already."""
-    return report.replay if report.replay.pooled.rounds else report.live
+    """Replay, which has intervals; tokens per step of the engine where nothing was replayed.
+
+    On servers that run already the arm may be one that drafts in some steps only.
+    """
+    return report.shown
+
+
+def untrained(report: EvaluationReport) -> dict[str, Figure]:
+    """Tokens per step of the arms that need no draft of their own."""
+    arms = report.arms_detail.arms if report.arms_detail else ()
+    return {arm.name: figure(arm.tokens_per_step.macro) for arm in arms
+            if arm.name in UNTRAINED and arm.name != report.decided and arm.tokens_per_step}  # fmt: skip
 
 
 def figure(tau: TauEstimate) -> Figure:

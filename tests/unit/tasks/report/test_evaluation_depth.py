@@ -82,17 +82,17 @@ def test_each_arm_has_its_row_in_the_order_of_measuring(deep_run: RunFolder) -> 
     html = section(deep_run, "Arms on the real engine")
     rows = lines(html)
     assert rows[1:9] == [
-        "draft | measured | 1.71 | [1.63, 1.79] | - | 1.21 / 1.66 / 2.43 | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
+        "draft | measured | 1.71 | [1.63, 1.79] | 1.71 | 1.21 / 1.66 / 2.43 | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
         (
-            "ngram | measured | 2.05 | [1.97, 2.13] | 1.12 [1.09, 1.15] | 1.31 / 1.94 / 3.36 | 0 / 36 | 1 | "
+            "ngram | measured | 1.12 | [1.09, 1.15] | 2.05drafts in 9 % of its steps | 1.31 / 1.94 / 3.36 | 0 / 36 | 1 | "
             "+30 %2.00 to 2.60 s, other tokens"
         ),
         (
             "my-arm | invalid 9 of 36 requests failed, the limit is 0% (from an earlier attempt) | "
             "- |  | - | - | 9 / 36 | 1 | +3 %2.10 to 2.16 s"
         ),
-        "plain | measured | - |  | - | - | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
-        "plain-again | measured | - |  | - | - | 0 / 36 | 0 | -",
+        "plain | measured | 1.00 |  | - | - | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
+        "plain-again | measured | 1.00 |  | - | - | 0 / 36 | 0 | -",
         "incumbent | not available | no draft has been published before | 0 | ",
         "suffix | not available | the engine needs the package arctic-inference for it | 0 | ",
         "mtp | not available | the target's config names no layers of its own to draft with | 0 | ",
@@ -127,7 +127,7 @@ def test_a_test_without_power_says_so() -> None:
 def test_an_arm_that_drafted_nothing_says_so() -> None:
     silent = DomainOutcome(requests=4, failed=0, outcome="no drafts observed")
     found = arm("ngram", "ngram", acceptance=unusable(), domains=dict.fromkeys(DOMAINS, silent))
-    assert evaluation_arms_view.acceptance_row(found)["tau"] == "no drafts observed"
+    assert evaluation_arms_view.acceptance_row(found)["per_step"] == "no drafts observed"
 
 
 def test_failures_stand_by_arm_and_domain(deep_run: RunFolder) -> None:

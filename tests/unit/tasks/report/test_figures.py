@@ -40,7 +40,7 @@ def test_png_is_small_and_svg_uses_the_pages_colours(finished_run: RunFolder, na
 def test_axes_carry_units(finished_run: RunFolder) -> None:
     drawn = drawings(read_run(finished_run))
     labels = {
-        "tau": "tokens per verification round (1.0 = no draft)",
+        "tau": "tokens per step of the engine (1.0 = no draft)",
         "position": "accepted, % of rounds",
         "eal": "tokens per round",
         "loss": "optimizer step",
