@@ -10,7 +10,7 @@ from profiles.evaluation import AGAIN, PLAIN
 from tasks.evaluate.arm_models import ArmDetail, ArmsDetail, DistributionCheck, DomainOutcome, Drift, Verdict
 from tasks.evaluate.arm_report import drift_notes
 from tasks.evaluate.conditions import UNKNOWN, Conditions
-from tasks.evaluate.measured import PromptComparison
+from tasks.evaluate.measured import Measurement, PromptComparison
 from tasks.report import wording
 from tasks.report.record import RunRecord
 
@@ -109,7 +109,7 @@ def acceptance_row(arm: ArmDetail) -> dict[str, Any]:
         "starts": str(arm.starts),
         "failed": f"{arm.failed} / {arm.requests}" if asked else wording.MISSING,
         "per_step": wording.tau(macro.value) if macro and macro.value is not None else _no_tau(arm),
-        "interval": wording.interval(macro.low, macro.high) if macro else "",
+        "interval": _interval(arm.tokens_per_step) if arm.tokens_per_step else "",
         "per_round": wording.tau(arm.acceptance.macro.value) if arm.acceptance else wording.MISSING,
         "drafts_in": _drafts_in(arm),
         "spread": f"{spread.p10:.2f} / {spread.median:.2f} / {spread.p90:.2f}" if spread else wording.MISSING,
@@ -123,6 +123,13 @@ def _no_tau(arm: ArmDetail) -> str:
     outcomes = {one.outcome for one in arm.domains.values()} - {"empty"}
     drafted_nothing = outcomes == {"no drafts observed"}
     return "no drafts observed" if drafted_nothing else wording.MISSING
+
+
+def _interval(found: Measurement) -> str:
+    """The interval of the mean; none where a domain has one prompt, which drawn again is always itself."""
+    text = wording.interval(found.macro.low, found.macro.high)
+    single = sum(one.prompts == 1 for one in found.domains.values())
+    return f"none: 1 prompt in {single} of {len(found.domains)} domains" if text and single else text
 
 
 def _skips(arm: ArmDetail) -> bool:

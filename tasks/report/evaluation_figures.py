@@ -130,7 +130,7 @@ def _dots(
         if tau.low is not None and tau.high is not None:
             axes.plot([tau.low, tau.high], [row + shift] * 2, color=colour, linewidth=1.8)
         axes.plot(
-            [tau.value], [row + shift], color=colour, marker=style.mark, markersize=5.5,
+            [tau.value], [row + shift], color=colour, marker=style.mark, markersize=6.5,
             markeredgecolor=colours["paper"], markeredgewidth=0.6, linestyle="none", label=label,
         )  # fmt: skip
         label = "_"

@@ -15,6 +15,7 @@ from deep_evaluation import (
     arms_detail,
     conditions,
     in_depth,
+    measured,
     policy,
     replay_detail,
     sampled,
@@ -82,10 +83,13 @@ def test_each_arm_has_its_row_in_the_order_of_measuring(deep_run: RunFolder) -> 
     html = section(deep_run, "Arms on the real engine")
     rows = lines(html)
     assert rows[1:9] == [
-        "draft | measured | 1.71 | [1.63, 1.79] | 1.71 | 1.21 / 1.66 / 2.43 | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
         (
-            "ngram | measured | 1.12 | [1.09, 1.15] | 2.05drafts in 9 % of its steps | 1.31 / 1.94 / 3.36 | 0 / 36 | 1 | "
-            "+30 %2.00 to 2.60 s, other tokens"
+            "draft | measured | 1.71 | [1.63, 1.79] | 1.71 | 1.21 / 1.66 / 2.43 | 0 / 36 | 1 | "
+            "+3 %2.10 to 2.16 s"
+        ),
+        (
+            "ngram | measured | 1.12 | [1.09, 1.15] | 2.05drafts in 9 % of its steps | "
+            "1.31 / 1.94 / 3.36 | 0 / 36 | 1 | +30 %2.00 to 2.60 s, other tokens"
         ),
         (
             "my-arm | invalid 9 of 36 requests failed, the limit is 0% (from an earlier attempt) | "
@@ -130,6 +134,15 @@ def test_an_arm_that_drafted_nothing_says_so() -> None:
     assert evaluation_arms_view.acceptance_row(found)["per_step"] == "no drafts observed"
 
 
+def test_one_prompt_of_a_domain_is_no_interval() -> None:
+    """Drawn again it is itself: bounds of no width would look like certainty."""
+    whole = measured(1.71)
+    alone = {name: one.model_copy(update={"prompts": 1}) for name, one in whole.domains.items()}
+    few = arm("draft", "dspark", tokens_per_step=whole.model_copy(update={"domains": alone}))
+    row = evaluation_arms_view.acceptance_row(few)
+    assert (row["per_step"], row["interval"]) == ("1.71", "none: 1 prompt in 9 of 9 domains")
+
+
 def test_failures_stand_by_arm_and_domain(deep_run: RunFolder) -> None:
     rows = lines(section(deep_run, "Arms on the real engine"))
     assert "domain | draft | ngram | my-arm | plain | plain-again" in rows
@@ -169,7 +182,8 @@ def test_conditions_stand_once_where_all_share_them(deep_run: RunFolder) -> None
         "Rejection method | Output tokens | Repetitions | Counted"
     )
     assert "ngram | v1 | ngram | none | 7 | none | none | 1,720 | 1 | by request" in rows
-    assert "Command line of ngram" in html and "Command line of plain<" in html
+    # Those of the draft and of the target alone stand with the servers of the run.
+    assert "Command line of ngram" in html and "Command line of plain<" not in html
 
 
 def test_every_condition_has_a_label() -> None:

@@ -125,10 +125,8 @@ def test_acceptance_alone_is_all_that_is_said_without_a_load_sweep() -> None:
 def test_an_arm_that_needs_no_training_and_yields_more_is_named() -> None:
     arms = {"ngram": Figure(value=3.29), "suffix": Figure(value=3.1), "mtp": Figure()}
     better = said(speed_is_meaningful=False, cheaper=arms, live=Figure(value=2.85))
-    assert (
-        ", less than ngram, which needs no training (2.85 against 3.29 on the same prompts); it pays"
-        in better.sentence
-    )
+    named = ", less than ngram, which needs no training (2.85 against 3.29 on the same prompts); it pays"
+    assert named in better.sentence
     worse = said(speed_is_meaningful=False, cheaper=arms, live=Figure(value=3.3))
     unknown = said(speed_is_meaningful=False, cheaper=arms)
     assert "ngram" not in worse.sentence + unknown.sentence
