@@ -69,7 +69,7 @@ def arms(record: RunRecord) -> dict[str, Any] | None:
         "has_rounds": any(_skips(arm) for arm in found),
         "has_spread": any(arm.spread for arm in found),
         "has_drift": any(arm.drift for arm in found),
-        "answers": [row for arm in found if (row := answer_row(arm))],
+        "answers": [row for arm in found if (row := answer_row(arm, detail.named(AGAIN) is not None))],
         "has_sampled": any(arm.distribution for arm in found),
         "domain_arms": [arm.name for arm in found if arm.domains],
         "domains": domain_rows(found),
@@ -154,8 +154,12 @@ def _drift(drift: Drift) -> str:
     return f"{drift.seconds_before:.2f} to {drift.seconds_after:.2f} s{tokens}"
 
 
-def answer_row(arm: ArmDetail) -> Row | None:
-    """Verdict on the answers of one arm; None for the arm that the others are compared with."""
+def answer_row(arm: ArmDetail, has_again: bool = True) -> Row | None:
+    """Verdict on the answers of one arm; None for the arm that the others are compared with.
+
+    Args:
+        has_again: The target alone was asked twice (A/A): how often it differs from itself is known.
+    """
     found = arm.verdict
     if found is None or arm.name == PLAIN:
         return None
@@ -167,7 +171,7 @@ def answer_row(arm: ArmDetail) -> Row | None:
         "exact": f"{found.exact} / {found.compared}",
         "ties": str(found.ties),
         "violations": str(found.violations),
-        "allowed": wording.MISSING if arm.name == AGAIN else wording.percent(found.allowed),
+        "allowed": wording.percent(found.allowed) if has_again and arm.name != AGAIN else wording.MISSING,
         "sampled": sampled_text(arm.distribution) if arm.distribution else wording.MISSING,
     }
 

@@ -76,7 +76,7 @@ def _series(
 ) -> dict[str, Measurement]:
     decided, old = evaluation.decided, evaluation.incumbent_replay
     found: dict[str, Measurement | None] = {"replay": evaluation.replay}
-    found["live" if decided == DRAFT else decided] = live
+    found["live" if decided == DRAFT and evaluation.replay.pooled.rounds else decided] = live
     if old is not None:
         found["incumbent (replay)"] = old
     for arm in evaluation.arms_detail.arms if evaluation.arms_detail else ():

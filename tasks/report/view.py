@@ -40,6 +40,8 @@ def headline(record: RunRecord, summary: Mapping[str, Any]) -> dict[str, Any]:
     macro = shown.macro if shown else None
     stopped = stopped_stage(record, summary)
     verdict = STATUS_TEXT[summary["status"]]
+    if summary["status"] == "completed" and summary["decision"]["promote"] is None:
+        verdict = "Measured"  # an evaluation alone publishes nothing
     if summary["status"] in ("failed", "cancelled") and stopped:
         verdict += f" in {stopped}"
     return {
@@ -50,6 +52,7 @@ def headline(record: RunRecord, summary: Mapping[str, Any]) -> dict[str, Any]:
         "confidence": wording.percent(record.profile.evaluate.confidence, 0) if record.profile else "",
         "domains": len(shown.domains) if shown else 0,
         "replayed": bool(evaluation and evaluation.replay.domains),
+        "bounded": bool(shown and any(one.low is not None for one in shown.domains.values())),
         "decided": evaluation.decided if evaluation else "",
         "incumbent": wording.tau(evaluation.incumbent_replay.macro.value)
         if evaluation and evaluation.incumbent_replay

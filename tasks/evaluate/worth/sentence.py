@@ -28,7 +28,7 @@ class Evidence:
         gain: Macro acceptance length against the incumbent's, paired by prompt.
         curve: Speed-up over the plain arm; None without a usable load sweep or where speeds mean nothing.
         rivals: Speed-up of the draft over every other arm.
-        cheaper: Macro tokens per step on the engine of the arms that need no training.
+        others: Macro tokens per step on the engine of the other arms whose answers are not wrong.
         live: Those of the draft on the same prompts.
     """
 
@@ -46,7 +46,7 @@ class Evidence:
     rivals: tuple[Curve, ...] = ()
     objectives: tuple[Objective, ...] = ()
     best_k: tuple[BestK, ...] = ()
-    cheaper: Mapping[str, Figure] = field(default_factory=dict)
+    others: Mapping[str, Figure] = field(default_factory=dict)
     live: Figure = field(default_factory=Figure)
     swept: bool = False
     """Whether a load sweep was made at all."""
@@ -93,20 +93,21 @@ def acceptance_only(found: Evidence) -> Said:
         unknown = "no point of the load sweep can be used"
     text = (
         f"acceptance only: {tokens(found.tau)} tokens per step with K {found.block_size}{against}"
-        f"{_untrained(found)}; it pays where a step costs less than {max(low, 1.0):.2f} steps without a "
+        f"{_better(found)}; it pays where a step costs less than {max(low, 1.0):.2f} steps without a "
         f"draft; {unknown}"
     )
     return Said("acceptance_only", text, tested)
 
 
-def _untrained(found: Evidence) -> str:
-    """The best arm that needs no training, if it yields more than this draft on the same prompts."""
-    known = {name: one.value for name, one in found.cheaper.items() if one.value is not None}
+def _better(found: Evidence) -> str:
+    """The best other arm, if it yields more than this draft on the same prompts."""
+    known = {name: one.value for name, one in found.others.items() if one.value is not None}
     best = max(known, key=lambda name: known[name], default=None)
     if best is None or found.live.value is None or known[best] <= found.live.value:
         return ""
     both = f"{found.live.value:.2f} against {known[best]:.2f} on the same prompts"
-    return f", less than {best}, which needs no training ({both})"
+    why = ", which needs no training" if best in UNTRAINED else ""
+    return f", less than {best}{why} ({both})"
 
 
 def _against_incumbent(found: Evidence) -> tuple[str, Power | None]:

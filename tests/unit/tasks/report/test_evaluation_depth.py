@@ -161,6 +161,11 @@ def test_differing_answers_show_prompt_position_and_both_tokens(deep_run: RunFol
     )
 
 
+def test_without_a_a_nothing_is_allowed_by_it() -> None:
+    row = evaluation_arms_view.answer_row(arm("draft", "dspark"), has_again=False)
+    assert row is not None and row["allowed"] == "-"
+
+
 def test_many_differing_answers_are_cut_and_the_rest_is_counted() -> None:
     detail = arms_detail()
     draft = detail.arms[0]

@@ -122,13 +122,15 @@ def test_acceptance_alone_is_all_that_is_said_without_a_load_sweep() -> None:
     assert "no point of the load sweep can be used" in said(swept=True).sentence
 
 
-def test_an_arm_that_needs_no_training_and_yields_more_is_named() -> None:
+def test_another_arm_that_yields_more_is_named() -> None:
     arms = {"ngram": Figure(value=3.29), "suffix": Figure(value=3.1), "mtp": Figure()}
-    better = said(speed_is_meaningful=False, cheaper=arms, live=Figure(value=2.85))
+    better = said(speed_is_meaningful=False, others=arms, live=Figure(value=2.85))
     named = ", less than ngram, which needs no training (2.85 against 3.29 on the same prompts); it pays"
     assert named in better.sentence
-    worse = said(speed_is_meaningful=False, cheaper=arms, live=Figure(value=3.3))
-    unknown = said(speed_is_meaningful=False, cheaper=arms)
+    worse = said(speed_is_meaningful=False, others=arms, live=Figure(value=3.3))
+    unknown = said(speed_is_meaningful=False, others=arms)
+    own = said(speed_is_meaningful=False, others={"old": Figure(value=3.0)}, live=Figure(value=2.85))
+    assert ", less than old (2.85 against 3.00 on the same prompts); it pays" in own.sentence
     assert "ngram" not in worse.sentence + unknown.sentence
 
 
