@@ -75,7 +75,8 @@ def build_report(
     agreed = agreement(draft, rows, settings.live.max_new_tokens, usable)
     said += _agreement_notes(agreed, settings.max_live_gap)
     found = arms or _two_arms(plain, draft)
-    basis = Basis(profile, {one.prompt_id: one.domain for one in (*rows, *prompts)}, how)
+    domain_of = {row.prompt_id: row.domain for row in rows} | {one.prompt_id: one.domain for one in prompts}
+    basis = Basis(profile, domain_of, how)
     judged = verdict_of(basis, found, draft)
     said += _verdict_notes(draft.name, judged)
     old = by_domain(incumbent_rows, settings.replay_max_new_tokens) if incumbent_rows is not None else None
