@@ -66,17 +66,12 @@ def build_report(
     draft = failures_judged(draft, settings.live.max_failed)
     how = Bootstrap(settings.bootstrap_samples, settings.confidence, settings.seed)
     replayed = by_domain(rows, settings.replay_max_new_tokens)
-    said = [
-        *notes,
-        *_arm_notes(plain, draft, settings.live.max_failed),
-        *_empty_notes(replayed),
-    ]
+    said = [*notes, *_arm_notes(plain, draft, settings.live.max_failed), *_empty_notes(replayed)]
     usable = all(share_failed(arm) <= settings.live.max_failed for arm in (plain, draft))
     agreed = agreement(draft, rows, settings.live.max_new_tokens, usable)
     said += _agreement_notes(agreed, settings.max_live_gap)
     found = arms or _two_arms(plain, draft)
-    domain_of = {row.prompt_id: row.domain for row in rows} | {one.prompt_id: one.domain for one in prompts}
-    basis = Basis(profile, domain_of, how)
+    basis = Basis(profile, _domains(rows, prompts), how)
     judged = verdict_of(basis, found, draft)
     said += _verdict_notes(draft.name, judged)
     old = by_domain(incumbent_rows, settings.replay_max_new_tokens) if incumbent_rows is not None else None
@@ -103,6 +98,11 @@ def build_report(
         notes=tuple(said),
         arms_detail=arms_detail(_asked_only(basis, plain), arms, DOMAINS) if arms is not None else None,
     )
+
+
+def _domains(rows: Sequence[ReplayRow], prompts: Sequence[LivePrompt]) -> dict[str, str]:
+    """Domain of each prompt that was replayed or asked."""
+    return {row.prompt_id: row.domain for row in rows} | {one.prompt_id: one.domain for one in prompts}
 
 
 def _two_arms(plain: ArmRecord, draft: ArmRecord) -> MeasuredArms:

@@ -67,6 +67,7 @@ def arms(record: RunRecord) -> dict[str, Any] | None:
         "starts": _starts(detail.starts),
         "acceptance": [acceptance_row(arm) for arm in found],
         "has_rounds": any(_skips(arm) for arm in found),
+        "single_prompts": ", ".join(arm.name for arm in found if _has_single_prompts(arm.tokens_per_step)),
         "has_spread": any(arm.spread for arm in found),
         "has_drift": any(arm.drift for arm in found),
         "answers": [row for arm in found if (row := answer_row(arm, detail.named(AGAIN) is not None))],
@@ -127,9 +128,15 @@ def _no_tau(arm: ArmDetail) -> str:
 
 def _interval(found: Measurement) -> str:
     """The interval of the mean; none where a domain has one prompt, which drawn again is always itself."""
-    text = wording.interval(found.macro.low, found.macro.high)
-    single = sum(one.prompts == 1 for one in found.domains.values())
-    return f"none: 1 prompt in {single} of {len(found.domains)} domains" if text and single else text
+    if _has_single_prompts(found):
+        return wording.MISSING
+    return wording.interval(found.macro.low, found.macro.high)
+
+
+def _has_single_prompts(found: Measurement | None) -> bool:
+    if found is None or found.macro.low is None:
+        return False
+    return any(one.prompts == 1 for one in found.domains.values())
 
 
 def _skips(arm: ArmDetail) -> bool:
