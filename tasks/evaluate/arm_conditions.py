@@ -9,17 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from profiles.schema import Profile
 from tasks.evaluate.arm_plan import PlannedArm
 from tasks.evaluate.arm_record import LivePrompt
+from tasks.evaluate.attach import AttachedArm
 from tasks.evaluate.conditions import UNKNOWN, Conditions
 from tasks.run_folder import RunFolder
 from tasks.stage import MANIFEST, canonical, sha256_text
 
 _PROCESSORS = Path("/proc/cpuinfo")
 _VALIDATE = "01-validate"
+Said = TypeVar("Said")
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,43 @@ def conditions_of(
         toolkit_channel=machine.toolkit_channel,
         hardware=machine.hardware,
     )
+
+
+def conditions_of_attached(
+    profile: Profile, arm: AttachedArm, arms: Sequence[AttachedArm], prompts: Sequence[LivePrompt]
+) -> Conditions:
+    """The same for a server that runs already, as far as it tells; the rest is unknown, not assumed.
+
+    A setting that only some arms tell is unknown for all: it cannot be compared.
+
+    Args:
+        arms: All arms, this one included.
+    """
+    live, drafts = profile.evaluate.live, arm.draft_tokens > 0
+    told = UNKNOWN if drafts else ""
+    return Conditions(
+        engine=arm.engine,
+        runner=UNKNOWN,
+        interpreter=live.triton_interpreter,
+        target=_told(arm.target or None, [one.target or None for one in arms]) or UNKNOWN,
+        dtype=_told(arm.dtype, [one.dtype for one in arms]) or UNKNOWN,
+        method=arm.method or UNKNOWN,
+        draft=told,
+        num_speculative_tokens=arm.draft_tokens or None,
+        draft_sample_method=told,
+        rejection_sample_method=told,
+        seed=profile.evaluate.seed,
+        concurrency=live.concurrency,
+        max_num_seqs=_told(arm.max_num_seqs, [one.max_num_seqs for one in arms]),
+        prefix_cache=_told(arm.prefix_caching, [one.prefix_caching for one in arms]),
+        thinking=profile.prompts.thinking,
+        max_new_tokens=live.max_new_tokens,
+        prompts=prompts_digest(prompts),
+    )
+
+
+def _told(own: Said | None, of_all: Sequence[Said | None]) -> Said | None:
+    return None if None in of_all else own
 
 
 def _draft_digest(arm: PlannedArm) -> str:

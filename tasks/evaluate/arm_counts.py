@@ -1,8 +1,6 @@
-"""Rounds of single answers, from what the server says in each response, checked against its counters.
+"""Rounds and steps of single answers, as the server says in each response, checked against its counters.
 
-vLLM counts a round only where something was drafted. DSpark drafts in every round; n-gram and suffix
-decoding skip those in which they find nothing, so for them `1 + accepted / rounds` flatters. Over all
-decoding steps, the skipped ones included, methods compare fairly: that is the second count here.
+A round is a step in which something was drafted; `arm_steps` says why arms are compared by steps.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import numpy as np
 
 from tasks.evaluate.arm_models import Spread
 from tasks.evaluate.arm_record import Answer, ArmRecord, DomainCounts
-from tasks.measure.acceptance import PromptCounts, pool, tau
+from tasks.measure.acceptance import PromptCounts, decoding_steps, pool, tau
 
 ByDomain = dict[str, list[PromptCounts]]
 
@@ -25,13 +23,9 @@ def of_histogram(rounds_by_accepted: Sequence[int]) -> PromptCounts:
 
 
 def all_steps(counts: PromptCounts, tokens: int) -> PromptCounts:
-    """The same acceptance over all decoding steps of an answer of `tokens` tokens.
-
-    The first token comes from the prefill, a round gives 1 + accepted, a step without a draft gives one. The
-    last round may have given more than the answer took, then no step is missing.
-    """
-    without = max(0, tokens - 1 - counts.rounds - counts.accepted)
-    return PromptCounts(counts.rounds + without, counts.accepted, counts.per_position)
+    """The same acceptance over all decoding steps of an answer of `tokens` tokens."""
+    steps = decoding_steps(tokens, 1, counts.rounds, counts.accepted)
+    return PromptCounts(steps, counts.accepted, counts.per_position)
 
 
 def by_prompt(record: ArmRecord) -> dict[str, PromptCounts]:
@@ -98,9 +92,13 @@ def pooled(domains: Iterable[DomainCounts]) -> PromptCounts:
 
 
 def spread(record: ArmRecord) -> Spread | None:
-    """Tokens per round of single answers; None if no response says it."""
+    """Tokens per step of single answers; None if no response says it."""
     answers: Mapping[str, Answer] = record.answers
-    counts = [of_histogram(one.acceptance) for one in answers.values() if one.acceptance]
+    counts = [
+        all_steps(of_histogram(one.acceptance), len(one.token_ids))
+        for one in answers.values()
+        if one.acceptance and not one.error
+    ]
     values = [value for one in counts if (value := tau(one.rounds, one.accepted)) is not None]
     if not values:
         return None

@@ -31,7 +31,7 @@ class DomainOutcome(BaseModel):
 
 
 class Spread(BaseModel):
-    """Tokens per verification round of single answers: they differ more than the mean shows."""
+    """Tokens per step of single answers: they differ more than the mean shows."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -122,9 +122,11 @@ class ArmDetail(BaseModel):
     """Prompts that a later repetition answered with other tokens."""
     domains: dict[str, DomainOutcome] = {}
     acceptance: Measurement | None = None
-    """`1 + accepted / rounds`, over rounds in which something was drafted."""
-    per_step: Measurement | None = None
-    """`1 + accepted / steps`, over all decoding steps: what to compare methods by that skip rounds."""
+    """`1 + accepted / rounds`, over the rounds in which something was drafted: how good the drafts are. Not
+    for comparing arms: a method that drafts only where it is sure has few rounds and a high value."""
+    tokens_per_step: Measurement | None = None
+    """`1 + accepted / steps`, over all decoding steps, those without a draft counted as one token: what arms
+    are compared by (`arm_steps`). 1 without speculation; None where nothing was measured or drafted."""
     spread: Spread | None = None
     counted: Literal["by request", "by domain"] = "by domain"
     """Where intervals come from: each response, or (no intervals then) the server's counters alone."""
@@ -145,8 +147,10 @@ class ArmsDetail(BaseModel):
     requests: dict[str, dict[str, int]] = {}
     """By arm and domain. Stands here once more, since numbers in mappings go to the tracker."""
     failures: dict[str, dict[str, int]] = {}
-    tau: dict[str, float | None] = {}
-    """Macro acceptance length by arm; None where nothing was drafted, or the arm is invalid."""
+    tokens_per_step: dict[str, float | None] = {}
+    """Macro mean by arm, over all decoding steps; None where nothing was measured, or the arm is invalid."""
+    tau_per_drafted_round: dict[str, float | None] = {}
+    """The same over the rounds that drafted; None also where nothing was drafted."""
     empty_domains: tuple[str, ...] = ()
     """Domains without a prompt."""
     notes: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +20,8 @@ from tasks.evaluate.arm_models import (
 )
 from tasks.evaluate.arm_record import ArmRecord, DomainCounts
 from tasks.evaluate.arm_series import MeasuredArms
-from tasks.evaluate.assemble import live_measurement, replay_measurement
+from tasks.evaluate.arm_steps import tokens_per_step
+from tasks.evaluate.assemble import live_measurement
 from tasks.evaluate.conditions import differences
 from tasks.evaluate.distribution import check_distribution
 from tasks.evaluate.measured import Measurement, PromptComparison
@@ -53,15 +55,16 @@ def arms_detail(basis: Basis, found: MeasuredArms, domains: Iterable[str]) -> Ar
     """
     names = [arm.name for arm in found.plan] + ([AGAIN] if AGAIN in found.records else [])
     arms = tuple(_arm(basis, found, name) for name in names)
-    asked = set(basis.domain_of.values())
+    present = set(basis.domain_of.values())
     return ArmsDetail(
         arms=arms,
         order=tuple(name for name in names if name in found.records),
         starts=sum(arm.starts for arm in arms),
         requests={arm.name: _of_domains(arm, "requests") for arm in arms if arm.domains},
         failures={arm.name: _of_domains(arm, "failed") for arm in arms if arm.domains},
-        tau={arm.name: arm.acceptance.macro.value for arm in arms if arm.acceptance is not None},
-        empty_domains=tuple(name for name in domains if name not in asked),
+        tokens_per_step={arm.name: arm.tokens_per_step.macro.value for arm in arms if arm.tokens_per_step},
+        tau_per_drafted_round={arm.name: arm.acceptance.macro.value for arm in arms if arm.acceptance},
+        empty_domains=tuple(name for name in domains if name not in present),
         notes=tuple(note for arm in arms for note in _notes(arm, found.records.get(arm.name), basis)),
     )
 
@@ -135,7 +138,6 @@ def _arm(basis: Basis, found: MeasuredArms, name: str) -> ArmDetail:
             f"{record.failed} of {len(record.answers)} requests failed, the limit is {basis.max_failed:.0%}"
         )
     requests = by_request(record, basis.domain_of) if record.speculates else None
-    steps = by_request(record, basis.domain_of, steps=True) if requests is not None and not invalid else None
     return ArmDetail(
         name=name,
         status="invalid" if invalid else "measured",
@@ -153,7 +155,7 @@ def _arm(basis: Basis, found: MeasuredArms, name: str) -> ArmDetail:
         unsteady=tuple(dict.fromkeys(one for again in record.further for one in again.unsteady)),
         domains=outcomes(record),
         acceptance=_acceptance(basis, record, not invalid) if record.speculates else None,
-        per_step=replay_measurement(steps, basis.how) if steps is not None else None,
+        tokens_per_step=None if invalid else tokens_per_step(record, basis.domain_of, basis.how),
         spread=None if invalid else spread(record),
         counted="by request" if requests is not None else "by domain",
         verdict=None if name == PLAIN else verdict_of(basis, found, record),
@@ -186,11 +188,13 @@ def _outcome(counts: DomainCounts, drafts: bool) -> DomainOutcome:
 
 
 def _acceptance(basis: Basis, record: ArmRecord, usable: bool) -> Measurement:
-    asked: dict[str, int] = {}
-    for name in record.answers:
-        asked[basis.domain_of[name]] = asked.get(basis.domain_of[name], 0) + 1
     requests = by_request(record, basis.domain_of)
-    return live_measurement(record, asked, usable, requests, basis.how)
+    return live_measurement(record, asked(record, basis.domain_of), usable, requests, basis.how)
+
+
+def asked(record: ArmRecord, domain_of: Mapping[str, str]) -> dict[str, int]:
+    """Prompts that the arm was asked, by domain."""
+    return dict(Counter(domain_of[name] for name in record.answers if name in domain_of))
 
 
 def _distribution(basis: Basis, plain: ArmRecord, record: ArmRecord) -> DistributionCheck | None:

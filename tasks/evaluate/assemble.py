@@ -121,13 +121,7 @@ def live_measurement(
     valid = {name: counts for name, counts in arm.domains.items() if usable and not counts.invalid}
     domains = {name: _live_estimate(valid.get(name), prompts.get(name, 0)) for name in arm.domains}
     whole = pool(_pooled(counts) for counts in valid.values())
-    pooled = TauEstimate(
-        value=tau(whole.rounds, whole.accepted),
-        prompts=sum(prompts.values()),
-        rounds=whole.rounds,
-        accepted=whole.accepted,
-        per_position=position_rates(whole.rounds, whole.per_position),
-    )
+    pooled = _estimate(whole, sum(prompts.values()))
     mean = pooled.model_copy(update={"value": macro(one.value for one in domains.values())})
     if requests is None or how is None:
         return Measurement(domains=domains, macro=mean, pooled=pooled)
@@ -142,6 +136,18 @@ def live_measurement(
     )
 
 
+def counted_measurement(domains: Mapping[str, PromptCounts], prompts: Mapping[str, int]) -> Measurement:
+    """Per domain, macro and pooled, of sums that no single answer is known of: there are no intervals.
+
+    Args:
+        prompts: Prompts that were asked, by domain.
+    """
+    of_domains = {name: _estimate(counts, prompts[name]) for name, counts in domains.items()}
+    whole = _estimate(pool(domains.values()), sum(prompts.values()))
+    mean = macro(one.value for one in of_domains.values())
+    return Measurement(domains=of_domains, macro=whole.model_copy(update={"value": mean}), pooled=whole)
+
+
 def _bounded(estimate: TauEstimate, interval: Interval) -> TauEstimate:
     """The estimate with an interval's bounds, if there is a value that they can belong to."""
     if estimate.value is None:
@@ -152,6 +158,10 @@ def _bounded(estimate: TauEstimate, interval: Interval) -> TauEstimate:
 def _live_estimate(counts: DomainCounts | None, prompts: int) -> TauEstimate:
     if counts is None:
         return TauEstimate(value=None, prompts=prompts, rounds=0, accepted=0)
+    return _estimate(_pooled(counts), prompts)
+
+
+def _estimate(counts: PromptCounts, prompts: int) -> TauEstimate:
     return TauEstimate(
         value=tau(counts.rounds, counts.accepted),
         prompts=prompts,

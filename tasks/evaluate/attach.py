@@ -57,6 +57,13 @@ class AttachedArm:
     """E.g. `vllm 0.33.0`."""
     draft_tokens: int = 0
     """K as its counters show it; 0 for a server that does not speculate."""
+    target: str = ""
+    """Model folder or repository that it serves; empty where it does not tell."""
+    method: str | None = None
+    """How it speculates: `none`, or vLLM's word; None where it does not tell."""
+    dtype: str | None = None
+    max_num_seqs: int | None = None
+    prefix_caching: bool | None = None
     notes: tuple[str, ...] = ()
     """What it says of its settings, and what it does not say."""
 

@@ -34,6 +34,7 @@ class _Told:
     speculative: dict[str, Any] | None
     """Its speculative configuration; None where it does not tell."""
     dtype: str | None
+    max_num_seqs: int | None
 
 
 def attach_arms(profile: Profile, addresses: Sequence[ArmAddress]) -> tuple[AttachedArm, ...]:
@@ -83,7 +84,8 @@ def _ask(profile: Profile, address: ArmAddress) -> _Told:
         draft_tokens=_positions(scrape),
         prefix_caching=caching[1] == "True" if caching else None,
         speculative=_part(config, "speculative_config"),
-        dtype=str(_part(config, "model_config")["dtype"]) if _has_dtype(config) else None,
+        dtype=_dtype(config),
+        max_num_seqs=_whole(_part(config, "scheduler_config").get("max_num_seqs")),
     )
 
 
@@ -106,8 +108,14 @@ def _part(config: dict[str, Any], name: str) -> dict[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def _has_dtype(config: dict[str, Any]) -> bool:
-    return bool(_part(config, "model_config").get("dtype"))
+def _dtype(config: dict[str, Any]) -> str | None:
+    """`bfloat16` for `torch.bfloat16`; None where the server does not tell."""
+    told = _part(config, "model_config").get("dtype")
+    return str(told).removeprefix("torch.") if told else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _own_faults(told: Sequence[_Told]) -> list[str]:
@@ -151,8 +159,20 @@ def _attached(one: _Told) -> AttachedArm:
         api_key=one.server.api_key,
         engine=f"vllm {one.version}",
         draft_tokens=one.draft_tokens,
+        target=one.root,
+        method=_method(one),
+        dtype=one.dtype,
+        max_num_seqs=one.max_num_seqs,
+        prefix_caching=one.prefix_caching,
         notes=tuple(_notes(one)),
     )
+
+
+def _method(one: _Told) -> str | None:
+    if not one.speculates:
+        return "none"
+    told = (one.speculative or {}).get("method")
+    return str(told) if told else None
 
 
 def _notes(one: _Told) -> list[str]:

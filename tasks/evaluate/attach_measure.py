@@ -12,12 +12,15 @@ from pydantic import ValidationError
 
 from profiles.schema import Profile
 from tasks.errors import ServiceError, StageInputError
+from tasks.evaluate.arm_conditions import conditions_of_attached
+from tasks.evaluate.arm_plan import PlannedArm
+from tasks.evaluate.arm_series import MeasuredArms
 from tasks.evaluate.attach import AttachedArm
 from tasks.evaluate.live import Answer, ArmClient, ArmRecord, LivePrompt, ask_domains
 from tasks.evaluate.load.arm import load_arm, loaded
 from tasks.evaluate.models import EvaluationReport
 from tasks.evaluate.prompt_sets import set_notes
-from tasks.evaluate.report import build_report
+from tasks.evaluate.report import arm_report, build_report
 from tasks.evaluate.worth.gather import with_worth
 from tasks.processes.launcher import Launcher
 from tasks.prompts.load import load_prompts
@@ -53,27 +56,34 @@ def measure_attached(
         ServiceError: A server does not answer any more.
     """
     prompts = live_prompts(profile, arms)
-    records = [_measure(profile, folder / "arms", arm, prompts, progress) for arm in arms]
-    plain, drafted, *others = records
+    found = MeasuredArms([PlannedArm(arm.name) for arm in arms])
+    for arm in arms:
+        conditions = conditions_of_attached(profile, arm, arms, prompts)
+        record = _measure(profile, folder / "arms", arm, prompts, progress)
+        found.records[arm.name] = record.model_copy(update={"conditions": conditions, "starts": 0})
+    plain, decided, *others = (found.records[arm.name] for arm in arms)
     notes = [NO_REPLAY, *set_notes(profile.prompts.evaluate), *(note for arm in arms for note in arm.notes)]
     report = build_report(
         profile,
         rows=[],
         plain=plain,
-        draft=drafted,
+        draft=decided,
         block_size=arms[1].draft_tokens,
         incumbent=None,
         incumbent_rows=None,
         notes=notes,
+        arms=found,
+        prompts=prompts,
     )
-    for arm, record in zip(arms[2:], others, strict=True):
-        report = _with_arm(profile, report, plain, record, arm)
+    report = report.model_copy(
+        update={"arms": (*report.arms, *(arm_report(record, profile) for record in others))}
+    )
     for arm in arms:
         identity = _fingerprint(profile, arm, prompts)
         load_arm(profile, arm, arm.name, prompts, folder, launcher, run, progress, identity)
-    found = loaded(profile, [arm.name for arm in arms], folder)
-    if found is not None:
-        report = report.model_copy(update={"load": found, "notes": (*report.notes, *found.notes)})
+    load = loaded(profile, [arm.name for arm in arms], folder)
+    if load is not None:
+        report = report.model_copy(update={"load": load, "notes": (*report.notes, *load.notes)})
     return with_worth(
         profile,
         report,
@@ -83,25 +93,6 @@ def measure_attached(
         run_dir=run.path,
         draft_arm=arms[1].name,
     )
-
-
-def _with_arm(
-    profile: Profile, report: EvaluationReport, plain: ArmRecord, record: ArmRecord, arm: AttachedArm
-) -> EvaluationReport:
-    """The report with one more arm: its row, and its verdict and tau as a note."""
-    own = build_report(
-        profile,
-        rows=[],
-        plain=plain,
-        draft=record,
-        block_size=arm.draft_tokens,
-        incumbent=None,
-        incumbent_rows=None,
-    )
-    value = own.live.pooled.value
-    shown = "not measured" if value is None else f"{value:.3f}"
-    notes = (*report.notes, f"arm {arm.name}: pooled tau {shown}, answers {own.lossless}")
-    return report.model_copy(update={"arms": (*report.arms, own.arms[-1]), "notes": notes})
 
 
 def live_prompts(profile: Profile, arms: Sequence[AttachedArm]) -> list[LivePrompt]:

@@ -48,9 +48,10 @@ class Conditions(BaseModel):
     seed: int = 0
     concurrency: int
     """Requests in flight."""
-    max_num_seqs: int
-    """Requests that the engine runs at once."""
-    prefix_cache: bool = False
+    max_num_seqs: int | None
+    """Requests that the engine runs at once; None where the server does not tell."""
+    prefix_cache: bool | None = False
+    """None where the server does not tell."""
     thinking: bool = False
     """The chat template's thinking mode, as the prompts were rendered."""
     max_new_tokens: int

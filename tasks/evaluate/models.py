@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from profiles.evaluation import DRAFT, PLAIN
 from tasks.evaluate.arm_models import ArmsDetail
 from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.measured import Lossless, Measurement, PromptComparison, TauEstimate
@@ -89,3 +90,22 @@ class EvaluationReport(BaseModel):
     """By draft tokens, position and context length; and whether the draft behaves as the one trained."""
     worth: Worth | None = None
     """Is it worth serving: the sentence and what it rests on."""
+
+    @property
+    def decided(self) -> str:
+        """The arm that is decided about: the first that speculates."""
+        return next((arm.name for arm in self.arms if arm.name != PLAIN), DRAFT)
+
+    @property
+    def live_per_step(self) -> Measurement:
+        """Tokens per step of that arm on the engine: what stands beside other arms, of whatever method.
+
+        `live` is the same for a draft, which drafts in every step, and is taken where arms have no detail.
+        """
+        arm = self.arms_detail.named(self.decided) if self.arms_detail else None
+        return arm.tokens_per_step if arm is not None and arm.tokens_per_step is not None else self.live
+
+    @property
+    def shown(self) -> Measurement:
+        """The acceptance to show first: replay, which has most prompts; live where nothing was replayed."""
+        return self.replay if self.replay.pooled.rounds else self.live_per_step

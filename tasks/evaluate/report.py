@@ -10,10 +10,11 @@ from profiles.schema import DOMAINS, Profile
 from tasks.evaluate.arm_counts import by_request
 from tasks.evaluate.arm_models import Verdict
 from tasks.evaluate.arm_plan import PlannedArm
-from tasks.evaluate.arm_record import ArmRecord
+from tasks.evaluate.arm_record import ArmRecord, LivePrompt
 from tasks.evaluate.arm_report import (
     Basis,
     arms_detail,
+    asked,
     comparisons_of,
     difference_notes,
     failures_judged,
@@ -50,6 +51,7 @@ def build_report(
     incumbent_rows: Sequence[ReplayRow] | None,
     notes: Sequence[str] = (),
     arms: MeasuredArms | None = None,
+    prompts: Sequence[LivePrompt] = (),
 ) -> EvaluationReport:
     """Put replay, arms and incumbent together.
 
@@ -58,28 +60,27 @@ def build_report(
         incumbent_rows: Replay of the incumbent on the same log, or None.
         notes: What earlier steps want said.
         arms: All arms; without it there are only these two, and no difference was asked about.
+        prompts: What the arms were asked, where it was not replayed.
     """
     settings = profile.evaluate
     draft = failures_judged(draft, settings.live.max_failed)
     how = Bootstrap(settings.bootstrap_samples, settings.confidence, settings.seed)
     replayed = by_domain(rows, settings.replay_max_new_tokens)
-    said = [
-        *notes,
-        *_arm_notes(plain, draft, settings.live.max_failed),
-        *_empty_notes(replayed),
-    ]
+    said = [*notes, *_arm_notes(plain, draft, settings.live.max_failed), *_empty_notes(replayed)]
     usable = all(share_failed(arm) <= settings.live.max_failed for arm in (plain, draft))
     agreed = agreement(draft, rows, settings.live.max_new_tokens, usable)
     said += _agreement_notes(agreed, settings.max_live_gap)
     found = arms or _two_arms(plain, draft)
-    basis = Basis(profile, {row.prompt_id: row.domain for row in rows}, how)
+    basis = Basis(profile, _domains(rows, prompts), how)
     judged = verdict_of(basis, found, draft)
-    said += _verdict_notes(judged)
+    said += _verdict_notes(draft.name, judged)
     old = by_domain(incumbent_rows, settings.replay_max_new_tokens) if incumbent_rows is not None else None
     gain = paired_macro_difference(replayed, old, how) if old is not None else None
     return EvaluationReport(
         replay=replay_measurement(replayed, how),
-        live=live_measurement(draft, _asked(draft, rows), usable, by_request(draft, basis.domain_of), how),
+        live=live_measurement(
+            draft, asked(draft, basis.domain_of), usable, by_request(draft, basis.domain_of), how
+        ),
         common_replay_pooled=agreed.replay_pooled,
         live_gap=agreed.gap,
         common_prompts=agreed.common,
@@ -87,7 +88,7 @@ def build_report(
         live_valid=usable and draft.speculates and not any(c.invalid for c in draft.domains.values()),
         lossless=judged.lossless or "different",
         comparisons=tuple(comparisons_of(basis, found, draft)),
-        arms=tuple(_arm_report(arm, profile) for arm in (plain, draft)),
+        arms=tuple(arm_report(arm, profile) for arm in (plain, draft)),
         block_size=block_size,
         draft_sample_method=settings.live.draft_sample_method,
         rejection_sample_method=settings.live.rejection_sample_method,
@@ -99,11 +100,9 @@ def build_report(
     )
 
 
-def _asked(arm: ArmRecord, rows: Sequence[ReplayRow]) -> dict[str, int]:
-    """Prompts that the arm was asked, by domain."""
-    return {
-        name: sum(row.domain == name and row.prompt_id in arm.answers for row in rows) for name in arm.domains
-    }
+def _domains(rows: Sequence[ReplayRow], prompts: Sequence[LivePrompt]) -> dict[str, str]:
+    """Domain of each prompt that was replayed or asked."""
+    return {row.prompt_id: row.domain for row in rows} | {one.prompt_id: one.domain for one in prompts}
 
 
 def _two_arms(plain: ArmRecord, draft: ArmRecord) -> MeasuredArms:
@@ -117,9 +116,9 @@ def _asked_only(basis: Basis, plain: ArmRecord) -> Basis:
     )
 
 
-def _verdict_notes(judged: Verdict) -> list[str]:
+def _verdict_notes(name: str, judged: Verdict) -> list[str]:
     """What the lossless verdict rests on, where the answers are not simply equal."""
-    notes = difference_notes(DRAFT, judged)
+    notes = difference_notes(name, judged)
     if not judged.compared:
         notes.append("no prompt was answered by both arms, so losslessness was not shown")
     if judged.allowed:
@@ -129,11 +128,12 @@ def _verdict_notes(judged: Verdict) -> list[str]:
     if judged.decayed:
         notes.append(f"with the draft, answers decay into repetition: {', '.join(judged.decayed)}")
     if judged.reason:
-        notes.append(f"arm {DRAFT}: {judged.reason}")
+        notes.append(f"arm {name}: {judged.reason}")
     return notes
 
 
-def _arm_report(arm: ArmRecord, profile: Profile) -> ArmReport:
+def arm_report(arm: ArmRecord, profile: Profile) -> ArmReport:
+    """The arm's row in the report."""
     return ArmReport(
         name=arm.name,
         argv=arm.argv,
@@ -161,7 +161,7 @@ def _arm_notes(plain: ArmRecord, draft: ArmRecord, max_failed: float) -> list[st
                 f"{first.prompt_id}: {first.error}"
             )
     if not draft.speculates or not any(counts.rounds for counts in draft.domains.values()):
-        notes.append("arm draft: no drafts observed; the server does not speculate")
+        notes.append(f"arm {draft.name}: no drafts observed; the server does not speculate")
     notes += [f"live {name}: {counts.invalid}" for name, counts in draft.domains.items() if counts.invalid]
     return notes
 

@@ -26,6 +26,16 @@ def tau(rounds: int, accepted: int) -> float | None:
     return 1.0 + accepted / rounds if rounds > 0 else None
 
 
+def decoding_steps(tokens: int, answers: int, rounds: int, accepted: int) -> int:
+    """Steps of the engine in which `answers` answers of `tokens` output tokens were decoded.
+
+    The first token of an answer comes from the prefill, a round gives 1 + accepted, a step without a draft
+    gives one: `steps = tokens - answers - accepted`. A last round may have accepted more than its answer
+    took: steps are at least the rounds.
+    """
+    return max(rounds, tokens - answers - accepted)
+
+
 def position_rates(rounds: int, per_position: Sequence[int]) -> tuple[float, ...]:
     """Share of rounds in which draft token i was accepted (unconditional); empty if nothing was drafted."""
     return tuple(count / rounds for count in per_position) if rounds > 0 else ()

@@ -125,7 +125,7 @@ def _train(result: DraftCheckpoint, record: RunRecord) -> list[StageArtifact]:
 
 
 def _evaluate(result: EvaluationReport, record: RunRecord) -> list[StageArtifact]:
-    macro = result.replay.macro
+    macro = result.shown.macro
     title = (
         f"Macro tau {wording.tau(macro.value)} {wording.interval(macro.low, macro.high)}, {result.lossless}"
     )

@@ -80,13 +80,12 @@ def _measured(record: RunRecord, summary: Mapping[str, Any]) -> list[tuple[str, 
     worth = evaluation.worth if evaluation else None
     if evaluation is not None:
         # Servers that ran already were measured live only: nothing was captured that could be replayed.
-        replayed = bool(evaluation.replay.domains)
-        shown = evaluation.replay if replayed else evaluation.live
+        replayed, shown = bool(evaluation.replay.domains), evaluation.shown
         # Hard spaces keep each name and its figure on one line.
         domains = ", ".join(f"{name}{HARD}{wording.tau(t.value)}" for name, t in shown.domains.items())
         macro = shown.macro
         text = (
-            f"{wording.tau(macro.value)} {wording.interval(macro.low, macro.high)} tokens per round, "
+            f"{wording.tau(macro.value)} {wording.interval(macro.low, macro.high)} tokens per step, "
             f"{'replayed' if replayed else 'live'}"
         )
         if evaluation.live.pooled.value is not None:

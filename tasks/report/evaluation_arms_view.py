@@ -9,8 +9,8 @@ from typing import Any
 from profiles.evaluation import AGAIN, PLAIN
 from tasks.evaluate.arm_models import ArmDetail, ArmsDetail, DistributionCheck, DomainOutcome, Drift, Verdict
 from tasks.evaluate.arm_report import drift_notes
-from tasks.evaluate.conditions import Conditions
-from tasks.evaluate.measured import PromptComparison
+from tasks.evaluate.conditions import UNKNOWN, Conditions
+from tasks.evaluate.measured import Measurement, PromptComparison
 from tasks.report import wording
 from tasks.report.record import RunRecord
 
@@ -20,7 +20,7 @@ Rows = list[tuple[str, str]]
 CHIP = {"measured": "pass", "invalid": "fail", "failed": "fail", "not available": "skip"}
 VERDICT_CHIP = {"identical": "pass", "within_noise": "pass", "different": "fail"}
 SAME_TAU = 0.005
-"""Two acceptance lengths closer than this are written alike."""
+"""Two figures closer than this are written alike."""
 MAX_DIFFERING = 20
 """Differing answers of one arm on the page; violations come first, and the number left out is said."""
 DIGEST_CHARS = 16
@@ -50,6 +50,8 @@ CONDITIONS = {
     "toolkit_channel": "CUDA toolkit",
     "hardware": "Hardware",
 }
+_NOT_TOLD = {"max_num_seqs", "prefix_cache"}
+"""Conditions without a value only where a server that runs already does not tell them."""
 _DIGESTS = {"target", "draft", "prompts"}
 
 
@@ -62,12 +64,13 @@ def arms(record: RunRecord) -> dict[str, Any] | None:
     shared, columns, own = conditions(found)
     shown = {arm.name for arm in record.evaluation.arms} if record.evaluation else set()
     return {
-        "starts": "1 engine start" if detail.starts == 1 else f"{detail.starts} engine starts",
+        "starts": _starts(detail.starts),
         "acceptance": [acceptance_row(arm) for arm in found],
-        "has_per_step": any(_per_step(arm) for arm in found),
+        "has_rounds": any(_skips(arm) for arm in found),
+        "single_prompts": ", ".join(arm.name for arm in found if _has_single_prompts(arm.tokens_per_step)),
         "has_spread": any(arm.spread for arm in found),
         "has_drift": any(arm.drift for arm in found),
-        "answers": [row for arm in found if (row := answer_row(arm))],
+        "answers": [row for arm in found if (row := answer_row(arm, detail.named(AGAIN) is not None))],
         "has_sampled": any(arm.distribution for arm in found),
         "domain_arms": [arm.name for arm in found if arm.domains],
         "domains": domain_rows(found),
@@ -82,6 +85,12 @@ def arms(record: RunRecord) -> dict[str, Any] | None:
     }
 
 
+def _starts(count: int) -> str:
+    if not count:
+        return "no server was started for it"
+    return "1 engine start in all" if count == 1 else f"{count} engine starts in all"
+
+
 def in_order(detail: ArmsDetail) -> list[ArmDetail]:
     """Arms in the order of measuring, then those that could not be measured."""
     place = {name: at for at, name in enumerate(detail.order)}
@@ -89,8 +98,8 @@ def in_order(detail: ArmsDetail) -> list[ArmDetail]:
 
 
 def acceptance_row(arm: ArmDetail) -> dict[str, Any]:
-    """Outcome, cost and acceptance of one arm."""
-    macro = arm.acceptance.macro if arm.acceptance else None
+    """Outcome, cost and tokens per step of one arm; what its drafting rounds yield, where it skips steps."""
+    macro = arm.tokens_per_step.macro if arm.tokens_per_step else None
     spread = arm.spread
     asked = arm.status in ("measured", "invalid")
     return {
@@ -100,9 +109,10 @@ def acceptance_row(arm: ArmDetail) -> dict[str, Any]:
         "reason": arm.reason + (" (from an earlier attempt)" if arm.reused else ""),
         "starts": str(arm.starts),
         "failed": f"{arm.failed} / {arm.requests}" if asked else wording.MISSING,
-        "tau": wording.tau(macro.value) if macro and macro.value is not None else _no_tau(arm),
-        "interval": wording.interval(macro.low, macro.high) if macro else "",
-        "per_step": _per_step(arm) or wording.MISSING,
+        "per_step": wording.tau(macro.value) if macro and macro.value is not None else _no_tau(arm),
+        "interval": _interval(arm.tokens_per_step) if arm.tokens_per_step else "",
+        "per_round": wording.tau(arm.acceptance.macro.value) if arm.acceptance else wording.MISSING,
+        "drafts_in": _drafts_in(arm),
         "spread": f"{spread.p10:.2f} / {spread.median:.2f} / {spread.p90:.2f}" if spread else wording.MISSING,
         "drift": f"{100 * arm.drift.change:+.0f} %" if arm.drift else wording.MISSING,
         "seconds": _drift(arm.drift) if arm.drift else "",
@@ -116,13 +126,34 @@ def _no_tau(arm: ArmDetail) -> str:
     return "no drafts observed" if drafted_nothing else wording.MISSING
 
 
-def _per_step(arm: ArmDetail) -> str:
-    """Tokens per decoding step with the interval; empty where every step was a round."""
-    step = arm.per_step.macro if arm.per_step else None
+def _interval(found: Measurement) -> str:
+    """The interval of the mean; none where a domain has one prompt, which drawn again is always itself."""
+    if _has_single_prompts(found):
+        return wording.MISSING
+    return wording.interval(found.macro.low, found.macro.high)
+
+
+def _has_single_prompts(found: Measurement | None) -> bool:
+    if found is None or found.macro.low is None:
+        return False
+    return any(one.prompts == 1 for one in found.domains.values())
+
+
+def _skips(arm: ArmDetail) -> bool:
+    """Whether the arm drafts in some steps only, so that its rounds say something else than its steps."""
+    step = arm.tokens_per_step.macro.value if arm.tokens_per_step else None
     tau = arm.acceptance.macro.value if arm.acceptance else None
-    if step is None or step.value is None or (tau is not None and abs(step.value - tau) < SAME_TAU):
+    return step is not None and tau is not None and abs(step - tau) >= SAME_TAU
+
+
+def _drafts_in(arm: ArmDetail) -> str:
+    """In which share of its steps an arm drafts; empty where it does in all, or nothing is known."""
+    if not _skips(arm) or arm.tokens_per_step is None or arm.acceptance is None:
         return ""
-    return f"{wording.tau(step.value)} {wording.interval(step.low, step.high)}".rstrip()
+    per_step, per_round = arm.tokens_per_step.pooled.value or 1.0, arm.acceptance.pooled.value or 1.0
+    # What was accepted is (per round - 1) x rounds = (per step - 1) x steps, however many passes were pooled.
+    share = (per_step - 1) / (per_round - 1) if per_round > 1 else 0.0
+    return f"drafts in {wording.percent(share, 0)} of its steps" if 0 < share < 1 else ""
 
 
 def _drift(drift: Drift) -> str:
@@ -130,8 +161,12 @@ def _drift(drift: Drift) -> str:
     return f"{drift.seconds_before:.2f} to {drift.seconds_after:.2f} s{tokens}"
 
 
-def answer_row(arm: ArmDetail) -> Row | None:
-    """Verdict on the answers of one arm; None for the arm that the others are compared with."""
+def answer_row(arm: ArmDetail, has_again: bool = True) -> Row | None:
+    """Verdict on the answers of one arm; None for the arm that the others are compared with.
+
+    Args:
+        has_again: The target alone was asked twice (A/A): how often it differs from itself is known.
+    """
     found = arm.verdict
     if found is None or arm.name == PLAIN:
         return None
@@ -143,7 +178,7 @@ def answer_row(arm: ArmDetail) -> Row | None:
         "exact": f"{found.exact} / {found.compared}",
         "ties": str(found.ties),
         "violations": str(found.violations),
-        "allowed": wording.MISSING if arm.name == AGAIN else wording.percent(found.allowed),
+        "allowed": wording.percent(found.allowed) if has_again and arm.name != AGAIN else wording.MISSING,
         "sampled": sampled_text(arm.distribution) if arm.distribution else wording.MISSING,
     }
 
@@ -175,7 +210,7 @@ def sampled_text(found: DistributionCheck) -> str:
 
 
 def domain_rows(found: Sequence[ArmDetail]) -> list[dict[str, Any]]:
-    """For each domain one cell an arm: acceptance, failed requests, and what went wrong."""
+    """For each domain one cell an arm: tokens per step, failed requests, and what went wrong."""
     asked = [arm for arm in found if arm.domains]
     names = dict.fromkeys(name for arm in asked for name in arm.domains)
     return [{"name": name, "cells": [_cell(arm, name) for arm in asked]} for name in names]
@@ -184,11 +219,11 @@ def domain_rows(found: Sequence[ArmDetail]) -> list[dict[str, Any]]:
 def _cell(arm: ArmDetail, domain: str) -> Row:
     outcome: DomainOutcome | None = arm.domains.get(domain)
     if outcome is None:
-        return {"tau": wording.MISSING, "count": "", "mark": ""}
-    estimate = arm.acceptance.domains.get(domain) if arm.acceptance else None
+        return {"per_step": wording.MISSING, "count": "", "mark": ""}
+    estimate = arm.tokens_per_step.domains.get(domain) if arm.tokens_per_step else None
     mark = "" if outcome.outcome == "measured" else outcome.outcome
     return {
-        "tau": wording.tau(estimate.value) if estimate and estimate.value is not None else "",
+        "per_step": wording.tau(estimate.value) if estimate and estimate.value is not None else "",
         "count": f"{outcome.failed} / {outcome.requests} failed",
         "mark": f"{mark}: {outcome.reason}" if outcome.reason else mark,
     }
@@ -254,6 +289,8 @@ def conditions(found: Sequence[ArmDetail]) -> tuple[Rows, list[str], list[dict[s
 def shown(one: Conditions, name: str) -> str:
     """One condition as a reader writes it."""
     value = getattr(one, name)
+    if value is None and name in _NOT_TOLD:
+        return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):

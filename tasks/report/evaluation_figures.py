@@ -1,11 +1,18 @@
-"""Figures of acceptance: by domain and arm, along the block, and over the length of the prompt."""
+"""Figures of acceptance: by domain and arm, along the block, and over the length of the prompt.
+
+Arms stand beside each other in tokens per step, since not every method drafts in every step. Along the block
+it is asked how good drafted tokens are, so there only rounds with a draft count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from profiles.evaluation import DRAFT, INCUMBENT
+from tasks.evaluate.arm_models import ArmDetail
 from tasks.evaluate.models import EvaluationReport, Measurement, TauEstimate
 from tasks.evaluate.worth.models import ContextTau
 from tasks.report.figures import Colours, Drawing
@@ -32,32 +39,55 @@ STYLES = {
     "draft": Style("replay", "o"),
     "live": Style("live", "s"),
     "incumbent": Style("incumbent", "D", "--"),
-    "ngram": Style("live", "^", "-."),
-    "suffix": Style("other", "v", ":"),
-    "mtp": Style("other", "P", "--"),
+    "ngram": Style("other", "^", "-."),
+    "suffix": Style("further", "v", ":"),
+    "mtp": Style("further", "P", "--"),
     "plain": Style("ink", "x"),
 }
-OTHER = Style("other", "*", ":")
+OWN = (
+    Style("further", "X", "--"),
+    Style("other", "p", ":"),
+    Style("ink", "*", "-."),
+    Style("live", "h", ":"),
+)
+"""Arms with names of the user's own, in the order in which they are drawn."""
 
 
-def style_of(name: str) -> Style:
-    return STYLES.get(name.split(" ")[0], OTHER)
+def styles(names: Iterable[str]) -> dict[str, Style]:
+    """How each of these arms is drawn; no two alike, up to four names of the user's own."""
+    found, own = {}, itertools.cycle(OWN)
+    for name in names:
+        found[name] = STYLES.get(name.split(" ")[0]) or next(own)
+    return found
 
 
-def measurements(evaluation: EvaluationReport) -> dict[str, Measurement]:
-    """Everything that has acceptance lengths, by the name in the legend."""
-    found = {"replay": evaluation.replay, "live": evaluation.live}
-    if evaluation.incumbent_replay is not None:
-        found["incumbent (replay)"] = evaluation.incumbent_replay
-    detail = getattr(evaluation, "arms_detail", None)
-    for arm in detail.arms if detail is not None else ():
-        if arm.acceptance is not None and arm.name not in ("draft", "incumbent"):
-            found[arm.name] = arm.acceptance
-    return {name: one for name, one in found.items() if one.pooled.rounds}
+def per_drafted_round(evaluation: EvaluationReport) -> dict[str, Measurement]:
+    """Acceptance over the rounds that drafted, by the name in the legend: the quality of drafted tokens."""
+    return _series(evaluation, evaluation.live, lambda arm: arm.acceptance)
+
+
+def per_step(evaluation: EvaluationReport) -> dict[str, Measurement]:
+    """Tokens per step of everything that drafts, by the name in the legend: what compares methods."""
+    return _series(evaluation, evaluation.live_per_step, lambda arm: arm.tokens_per_step)
+
+
+def _series(
+    evaluation: EvaluationReport, live: Measurement, of: Callable[[ArmDetail], Measurement | None]
+) -> dict[str, Measurement]:
+    decided, old = evaluation.decided, evaluation.incumbent_replay
+    found: dict[str, Measurement | None] = {"replay": evaluation.replay}
+    found["live" if decided == DRAFT and evaluation.replay.pooled.rounds else decided] = live
+    if old is not None:
+        found["incumbent (replay)"] = old
+    for arm in evaluation.arms_detail.arms if evaluation.arms_detail else ():
+        replayed = arm.name == INCUMBENT and old is not None
+        if arm.acceptance is not None and arm.name != decided and not replayed:
+            found[arm.name] = of(arm)
+    return {name: one for name, one in found.items() if one is not None and one.pooled.rounds}
 
 
 def tau_by_domain(series: Mapping[str, Measurement]) -> Drawing | None:
-    """Acceptance length of each domain and arm with its interval, by falling value of the first arm."""
+    """Tokens per step of each domain and arm with its interval, by falling value of the first arm."""
     first = next(iter(series.values()), None)
     if first is None:
         return None
@@ -67,10 +97,12 @@ def tau_by_domain(series: Mapping[str, Measurement]) -> Drawing | None:
     if not rows:
         return None
 
+    drawn = styles(series)
+
     def draw(axes: Axes, colours: Colours) -> None:
         for place, (name, one) in enumerate(series.items()):
             shift = min(0.18, 0.7 / len(series)) * (place - (len(series) - 1) / 2)
-            _dots(axes, one, rows, shift, name, colours)
+            _dots(axes, one, rows, shift, name, drawn[name], colours)
         axes.axvline(1.0, color=colours["muted"], linewidth=1)
         axes.set_yticks(range(len(rows)), rows)
         axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -80,16 +112,16 @@ def tau_by_domain(series: Mapping[str, Measurement]) -> Drawing | None:
         axes.set_axisbelow(True)
         axes.tick_params(axis="both", length=0)
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel("tokens per verification round (1.0 = no draft)")
+        axes.set_xlabel("tokens per step of the engine (1.0 = no draft)")
         _legend_above(axes, len(series))
 
-    return Drawing("Acceptance length (tau) per domain", 0.9 + (0.18 + 0.08 * len(series)) * len(rows), draw)
+    return Drawing("Tokens per step, by domain and arm", 0.9 + (0.18 + 0.08 * len(series)) * len(rows), draw)
 
 
 def _dots(
-    axes: Axes, one: Measurement, rows: Sequence[str], shift: float, name: str, colours: Colours
+    axes: Axes, one: Measurement, rows: Sequence[str], shift: float, name: str, style: Style, colours: Colours
 ) -> None:
-    style, label = style_of(name), name
+    label = name
     for row, domain in enumerate(rows):
         tau: TauEstimate | None = one.macro if domain == MACRO else one.domains.get(domain)
         if tau is None or tau.value is None:
@@ -98,7 +130,7 @@ def _dots(
         if tau.low is not None and tau.high is not None:
             axes.plot([tau.low, tau.high], [row + shift] * 2, color=colour, linewidth=1.8)
         axes.plot(
-            [tau.value], [row + shift], color=colour, marker=style.mark, markersize=5.5,
+            [tau.value], [row + shift], color=colour, marker=style.mark, markersize=6.5,
             markeredgecolor=colours["paper"], markeredgewidth=0.6, linestyle="none", label=label,
         )  # fmt: skip
         label = "_"
@@ -128,14 +160,19 @@ def conditional_shares(tau: TauEstimate) -> list[tuple[float, int]]:
 
 
 def suffix_decay(series: Mapping[str, Measurement]) -> Drawing | None:
-    """Conditional acceptance along the block: how likely the next token is right if all before it were."""
+    """Conditional acceptance along the block: how likely the next token is right if all before it were.
+
+    Args:
+        series: From `per_drafted_round`.
+    """
     lines = {name: shares for name, one in series.items() if (shares := conditional_shares(one.pooled))}
     if not lines:
         return None
+    drawn = styles(lines)
 
     def draw(axes: Axes, colours: Colours) -> None:
         for name, shares in lines.items():
-            style = style_of(name)
+            style = drawn[name]
             colour = colours[style.colour]
             places = range(1, len(shares) + 1)
             values = [100 * share for share, _ in shares]

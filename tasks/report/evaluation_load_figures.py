@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tasks.evaluate.worth.models import Curve, FrontPoint, Matched, Worth
 from tasks.evaluate.worth.points import DRAFT, PLAIN
-from tasks.report.evaluation_figures import style_of
+from tasks.report.evaluation_figures import Style, styles
 from tasks.report.figures import Colours, Drawing
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ def speed_up_over_concurrency(worth: Worth) -> Drawing | None:
     curves = [one for one in worth.curves if one.baseline == PLAIN and one.points]
     if not curves:
         return None
+    drawn = styles(one.arm for one in curves)
 
     def draw(axes: Axes, colours: Colours) -> None:
         for one in curves:
-            _line(axes, one, colours)
+            _line(axes, one, drawn[one.arm], colours)
         axes.axhline(1.0, color=colours["ink"], linewidth=1)
         places = sorted({point.concurrency for one in curves for point in one.points})
         axes.set_xscale("log", base=2)
@@ -40,8 +41,7 @@ def speed_up_over_concurrency(worth: Worth) -> Drawing | None:
     return Drawing("Speed-up over concurrency (1.0 = no draft)" + _warning(worth), 3.1, draw)
 
 
-def _line(axes: Axes, one: Curve, colours: Colours) -> None:
-    style = style_of(one.arm)
+def _line(axes: Axes, one: Curve, style: Style, colours: Colours) -> None:
     colour = colours[style.colour]
     x = [point.concurrency for point in one.points]
     axes.plot(x, [point.speedup for point in one.points], color=colour, linestyle=style.dash, linewidth=1.8,
@@ -73,10 +73,11 @@ def pareto(worth: Worth) -> Drawing | None:
     fronts = {arm: points for arm, points in worth.fronts.items() if points}
     if len(fronts) < 2:
         return None
+    drawn = styles(fronts)
 
     def draw(axes: Axes, colours: Colours) -> None:
         for arm, points in fronts.items():
-            _front(axes, arm, points, colours)
+            _front(axes, arm, points, drawn[arm], colours)
         axes.margins(x=0.1, y=0.12)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
@@ -89,8 +90,7 @@ def pareto(worth: Worth) -> Drawing | None:
     return Drawing("Throughput against interactivity (Pareto)" + _warning(worth), 3.3, draw)
 
 
-def _front(axes: Axes, arm: str, points: Sequence[FrontPoint], colours: Colours) -> None:
-    style = style_of(arm)
+def _front(axes: Axes, arm: str, points: Sequence[FrontPoint], style: Style, colours: Colours) -> None:
     colour = colours[style.colour]
     x, y = [p.tokens_per_s_per_user for p in points], [p.tokens_per_s for p in points]
     axes.plot(

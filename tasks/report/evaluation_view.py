@@ -87,7 +87,7 @@ def point_rows(worth: Worth) -> list[dict[str, str]]:
             "per_user": _number(point.tokens_per_s_per_user, 1),
             "ttft": " / ".join(_number(v) for v in (point.ttft_ms.p50, point.ttft_ms.p90, point.ttft_ms.p99)),
             "itl": " / ".join(_number(v, 1) for v in (point.itl_ms.p50, point.itl_ms.p90, point.itl_ms.p99)),
-            "tau": _number(point.tau, 2),
+            "per_step": _number(1.0 if point.usable and point.arm == PLAIN else point.tokens_per_step, 2),
             "failed": f"{point.failed} / {point.requests}",
             "left_out": reasons.get((point.arm, point.concurrency), ""),
         }
@@ -166,16 +166,27 @@ def _marked(value: float | None, basis: Basis, place: str = "") -> str:
 
 
 def memory_rows(found: DraftMemory) -> Rows:
-    """The draft's own memory and the KV cache that it costs. All of it is computed from its configuration."""
+    """The draft's own memory and the KV cache that it costs, computed from its configuration.
+
+    The type of the cache is the engine's setting, said with where it comes from.
+    """
+    weights = [
+        ("Draft's own weights", f"{wording.size(found.own_weights_bytes)} in {found.dtype} (computed)"),
+        ("Weights shared with the target", f"{wording.size(found.shared_weights_bytes)} (computed)"),
+    ]
+    cache = found.cache_dtype if found.cache_asked == found.cache_dtype else f"{found.cache_dtype} (auto)"
+    said = f"{cache}, by {found.cache_source}"
+    if found.kv_bytes_per_token is None or found.kv_bytes_per_request is None:
+        return [*weights, ("KV cache", f"not computed: the size of the type {said}, is not known")]
     window = (
         f", at most the last {found.kv_window_tokens:,} tokens of each layer"
         if found.kv_window_tokens
         else ""
     )
     return [
-        ("Draft's own weights", f"{wording.size(found.own_weights_bytes)} in {found.dtype} (computed)"),
-        ("Weights shared with the target", f"{wording.size(found.shared_weights_bytes)} (computed)"),
-        ("KV cache of a token", f"{found.kv_bytes_per_token:,} B in {found.cache_dtype}{window} (computed)"),
+        *weights,
+        ("Type of the KV cache", said),
+        ("KV cache of a token", f"{found.kv_bytes_per_token:,} B{window} (computed)"),
         (
             f"KV cache of a request of {found.context_tokens:,} tokens",
             f"{wording.size(found.kv_bytes_per_request)} (computed)",

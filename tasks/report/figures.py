@@ -31,6 +31,7 @@ PNG_COLOURS = {
     "live": "#d9822b",
     "incumbent": "#6b7480",
     "other": "#b0568c",
+    "further": "#1f8f74",
     "paper": "#ffffff",
 }
 # Stand-ins that no other element uses; they become the page's CSS variables.
@@ -129,7 +130,8 @@ def acceptance_per_position(evaluation: EvaluationReport) -> Drawing | None:
         return None
 
     def draw(axes: Axes, colours: Colours) -> None:
-        for (name, shares), shift in zip(series.items(), (-0.2, 0.2), strict=False):
+        places = (-0.2, 0.2) if len(series) == 2 else (0.0,)
+        for (name, shares), shift in zip(series.items(), places, strict=True):
             x = [i + 1 + shift for i in range(len(shares))]
             axes.bar(x, shares, width=0.38, color=colours[name], label=name)
         longest = max(len(shares) for shares in series.values())

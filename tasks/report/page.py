@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profiles.evaluation import DRAFT
 from tasks.evaluate.arm_report import difference_notes
 from tasks.evaluate.models import EvaluationReport
 from tasks.report import (
@@ -113,8 +112,8 @@ def _said_above(record: RunRecord) -> set[str]:
     """Notes of the evaluation that a section of its own says in full."""
     said = {f"draft: {evaluation_replay_view.diagnosis(record)}"}
     detail = record.evaluation.arms_detail if record.evaluation else None
-    draft = detail.named(DRAFT) if detail else None
-    return said | set(difference_notes(DRAFT, draft.verdict) if draft and draft.verdict else ())
+    draft = detail.named(record.evaluation.decided) if detail and record.evaluation else None
+    return said | set(difference_notes(draft.name, draft.verdict) if draft and draft.verdict else ())
 
 
 def drawings(record: RunRecord) -> dict[str, figures.Drawing | None]:
@@ -139,11 +138,11 @@ EVALUATION_DRAWINGS = (
 
 def evaluation_drawings(evaluation: EvaluationReport) -> dict[str, figures.Drawing | None]:
     """Every figure of an evaluation by name, in the order in which they are looked at."""
-    measured, worth = evaluation_figures.measurements(evaluation), evaluation.worth
+    worth = evaluation.worth
     return {
-        "tau": evaluation_figures.tau_by_domain(measured),
+        "tau": evaluation_figures.tau_by_domain(evaluation_figures.per_step(evaluation)),
         "position": figures.acceptance_per_position(evaluation),
-        "decay": evaluation_figures.suffix_decay(measured),
+        "decay": evaluation_figures.suffix_decay(evaluation_figures.per_drafted_round(evaluation)),
         "context": evaluation_figures.tau_over_context(worth.measured.contexts) if worth else None,
         "speedup": evaluation_load_figures.speed_up_over_concurrency(worth) if worth else None,
         "pareto": evaluation_load_figures.pareto(worth) if worth else None,

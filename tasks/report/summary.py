@@ -74,6 +74,8 @@ class EvaluationSummary(Part):
     tau: dict[str, DomainTau] = {}
     tau_live_pooled: float | None = None
     tau_replay_pooled: float | None = None
+    tokens_per_step: dict[str, float | None] = {}
+    """Of every arm on the engine, macro: what arms of different methods are compared by."""
     lossless: Lossless | None = None
     incumbent_tau_macro: float | None = None
     worth: Verdict | None = None
@@ -289,6 +291,7 @@ def _evaluation(record: RunRecord) -> EvaluationSummary:
         },
         tau_live_pooled=found.live.pooled.value,
         tau_replay_pooled=found.replay.pooled.value,
+        tokens_per_step=found.arms_detail.tokens_per_step if found.arms_detail else {},
         lossless=found.lossless,
         incumbent_tau_macro=incumbent.macro.value if incumbent else None,
         worth=found.worth.verdict if found.worth else None,

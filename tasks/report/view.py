@@ -36,9 +36,12 @@ SPEED_NOTE = "meaningless: the kernels ran in Triton's interpreter"
 def headline(record: RunRecord, summary: Mapping[str, Any]) -> dict[str, Any]:
     """Decision and macro acceptance length: what a reader wants first."""
     evaluation = record.evaluation
-    macro = evaluation.replay.macro if evaluation else None
+    shown = evaluation.shown if evaluation else None
+    macro = shown.macro if shown else None
     stopped = stopped_stage(record, summary)
     verdict = STATUS_TEXT[summary["status"]]
+    if summary["status"] == "completed" and summary["decision"]["promote"] is None:
+        verdict = "Measured"  # an evaluation alone publishes nothing
     if summary["status"] in ("failed", "cancelled") and stopped:
         verdict += f" in {stopped}"
     return {
@@ -47,7 +50,10 @@ def headline(record: RunRecord, summary: Mapping[str, Any]) -> dict[str, Any]:
         "tau": wording.tau(macro.value) if macro else None,
         "interval": wording.interval(macro.low, macro.high) if macro else "",
         "confidence": wording.percent(record.profile.evaluate.confidence, 0) if record.profile else "",
-        "domains": len(evaluation.replay.domains) if evaluation else 0,
+        "domains": len(shown.domains) if shown else 0,
+        "replayed": bool(evaluation and evaluation.replay.domains),
+        "bounded": bool(shown and any(one.low is not None for one in shown.domains.values())),
+        "decided": evaluation.decided if evaluation else "",
         "incumbent": wording.tau(evaluation.incumbent_replay.macro.value)
         if evaluation and evaluation.incumbent_replay
         else "",
@@ -83,8 +89,9 @@ def tiles(record: RunRecord, summary: Mapping[str, Any]) -> Rows:
     evaluation = record.evaluation
     if evaluation:
         rows.append(("Lossless", evaluation.lossless.replace("_", " ")))
-        rows.append(("Live, pooled", wording.tau(evaluation.live.pooled.value)))
-        rows.append(("Live against replay", f"{wording.percent(evaluation.live_gap)} apart"))
+        rows.append(("Live, pooled", wording.tau(evaluation.live_per_step.pooled.value)))
+        if evaluation.replay.domains:
+            rows.append(("Live against replay", f"{wording.percent(evaluation.live_gap)} apart"))
     if record.draft:
         rows.append(("Trained parameters", wording.millions(record.draft.trained_parameters)))
     if record.captures:
@@ -117,25 +124,29 @@ def timeline(record: RunRecord, summary: Mapping[str, Any]) -> list[dict[str, An
 
 
 def tau_table(evaluation: EvaluationReport) -> list[dict[str, str]]:
-    """Rows of the acceptance table: macro and pooled first, then the domains."""
-    live, old = evaluation.live, evaluation.incumbent_replay
+    """Rows of the acceptance table, tokens per step: macro and pooled first, then the domains."""
+    live, old = evaluation.live_per_step, evaluation.incumbent_replay
     rows = [
         _tau_row("macro", evaluation.replay.macro, live.macro, old.macro if old else None),
         _tau_row("pooled", evaluation.replay.pooled, live.pooled, old.pooled if old else None),
     ]
-    for name, tau in evaluation.replay.domains.items():
-        rows.append(_tau_row(name, tau, live.domains.get(name), old.domains.get(name) if old else None))
+    replayed = evaluation.replay.domains
+    for name in replayed or live.domains:
+        was = old.domains.get(name) if old else None
+        rows.append(_tau_row(name, replayed.get(name), live.domains.get(name), was))
     return rows
 
 
 def _tau_row(
-    name: str, replay: TauEstimate, live: TauEstimate | None, incumbent: TauEstimate | None
+    name: str, replay: TauEstimate | None, live: TauEstimate | None, incumbent: TauEstimate | None
 ) -> dict[str, str]:
+    """One row; the interval is that of replay, or of live where nothing was replayed."""
+    bounded = replay if replay and replay.rounds else live
     return {
         "name": name,
-        "replay": wording.tau(replay.value),
-        "interval": wording.interval(replay.low, replay.high),
-        "prompts": str(replay.prompts),
+        "replay": wording.tau(replay.value) if replay else wording.MISSING,
+        "interval": wording.interval(bounded.low, bounded.high) if bounded else "",
+        "prompts": str(replay.prompts) if replay else wording.MISSING,
         "live": wording.tau(live.value) if live else wording.MISSING,
         "live_prompts": str(live.prompts) if live else wording.MISSING,
         "incumbent": wording.tau(incumbent.value) if incumbent else "",

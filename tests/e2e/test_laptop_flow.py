@@ -44,8 +44,8 @@ SUMMARY = {
     "capture": "samples tokens trainable_tokens bytes target_prompt_tokens target_generated_tokens "
     "lost regenerated",
     "draft": "path parameters trained_parameters steps epochs",
-    "evaluation": "tau_macro tau tau_live_pooled tau_replay_pooled lossless incumbent_tau_macro "
-    "worth worth_sentence",
+    "evaluation": "tau_macro tau tau_live_pooled tau_replay_pooled tokens_per_step lossless "
+    "incumbent_tau_macro worth worth_sentence",
     "decision": "promote reasons",
     "publication": "kind location revision serve_command",
     "mlflow": "tracking_uri parent_run_id",

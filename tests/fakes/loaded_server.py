@@ -8,7 +8,8 @@ What it does may depend on the load, which `load_generator.py` names in the head
 --hang, --die and --fail take such numbers, --speed pairs `concurrency=seconds per token`, sent in the usage
 as `seconds_per_token`, so that tests need no clock. --stuck never gives up the requests that hang. --foreign
 counts one request of somebody else with each of ours. --wrong makes the answer differ from a plain server's
-at the third token.
+at the third token. --by-request says the rounds of each answer in its response. --every N drafts in every
+Nth step.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
             times = 2 if options.foreign else 1
             counters.requests += times
             counters.tokens += times * count
-            counters.rounds += times * (count - 1)
+            counters.rounds += times * self.rounds(count)
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": count}
         usage["seconds_per_token"] = options.speed.get(load, 0.01)
         if body.get("stream"):
@@ -119,7 +120,19 @@ class Handler(BaseHTTPRequestHandler):
         choice: dict[str, Any] = {"index": 0, "text": "x", "finish_reason": "length", "token_ids": ids}
         if body.get("logprobs"):
             choice["logprobs"] = {"top_logprobs": [{f"token_id:{one}": -0.1} for one in ids]}
-        self.send_json(200, {"choices": [choice], "usage": usage})
+        reply: dict[str, Any] = {"choices": [choice], "usage": usage}
+        if options.by_request:
+            histogram = [0] * (options.draft + 1)
+            histogram[options.draft // 2] = self.rounds(count)
+            reply["metrics"] = {"speculative_decoding": {"acceptance_histogram": histogram}}
+        self.send_json(200, reply)
+
+    def rounds(self, count: int) -> int:
+        """Rounds with a draft of an answer of `count` tokens."""
+        options = self.options
+        if options.every == 1:
+            return count - 1
+        return (count - 1) // (options.every + options.draft // 2)
 
     def stream(self, ids: list[int], usage: dict[str, Any]) -> None:
         self.send_response(200)
@@ -198,6 +211,8 @@ def main() -> None:
     parser.add_argument("--stuck", action="store_true")
     parser.add_argument("--foreign", action="store_true")
     parser.add_argument("--wrong", action="store_true")
+    parser.add_argument("--by-request", action="store_true")
+    parser.add_argument("--every", type=int, default=1)
     Handler.options = parser.parse_args()
     Handler.counters = Counters()
     Server(("127.0.0.1", Handler.options.port), Handler).serve_forever()

@@ -25,6 +25,7 @@ FAULTS = {
     "loops": "repeats one word after eight tokens, and accepts everything",
     "fails": "nine requests of ten get HTTP 500 while more than two are open",
     "no-drafts": "speculation is on and nothing is ever drafted",
+    "sparse": "drafts in every third step only, as n-gram decoding that finds little",
     "silent": "responses say nothing of acceptance",
     "restarts": "counters fall to zero once, after --count answers",
     "falls": "counters fall to zero in every request after --count answers",
@@ -93,8 +94,11 @@ class Engine:
             ties = self.fault == "ties" or (self.fault == "noisy" and again)
         tokens = [self.choose(prompt, sample, ties)]
         rounds: list[int] = []
-        drafts = self.tokens if self.fault != "no-drafts" else 0
+        steps = 0
         while len(tokens) < most:
+            skipped = self.fault == "no-drafts" or (self.fault == "sparse" and steps % 3)
+            drafts = 0 if skipped else self.tokens
+            steps += 1
             accepted = 0
             while accepted < drafts:
                 text = [*prompt, *tokens]
@@ -110,7 +114,7 @@ class Engine:
             tokens[3] = 99
         if self.fault == "loops":
             tokens = [*tokens[:8], *[55] * (len(tokens) - 8)]
-        return {"tokens": tokens, "rounds": rounds}
+        return {"tokens": tokens, "rounds": rounds, "steps": steps}
 
     def record(self, answers: Sequence[dict[str, Any]]) -> None:
         """Count what was answered, as the fault has it."""

@@ -3,9 +3,9 @@
 Answers /health, /version, /v1/models, /v1/completions, /v1/chat/completions and /metrics as vLLM 0.32 does,
 checks the key in VLLM_API_KEY (not on /health and /metrics, like vLLM), and ignores other vLLM flags.
 
-Faults: none, silent (never listens, says nothing), chatty (never listens, keeps talking), slow-start
-(listens after --delay seconds), dies (prints --last-words, exit 1), no-generation (completions never
-answer), stops-after (hangs after --count answers), wrong-model, no-handle, ignores-term.
+Faults: none, silent (never listens, says nothing), chatty (never listens, keeps talking), dies (prints
+--last-words, exit 1), no-generation (completions never answer), stops-after (hangs after --count answers),
+wrong-model, no-handle, ignores-term. With --gate it listens as soon as that file exists.
 --family starts a child and a grandchild in a session of its own, as engine processes.
 """
 
@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 SLEEPER = "import time; time.sleep(600)"
@@ -136,7 +137,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--served-model-name", default="target")
     parser.add_argument("--version", default="0.32.0")
     parser.add_argument("--fault", default="none")
-    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--gate", type=Path)
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--last-words", default="")
     parser.add_argument("--family", action="store_true")
@@ -157,10 +158,8 @@ def main() -> None:
         time.sleep(0.05)
         if options.fault == "chatty":
             print("INFO: compiling graphs", flush=True)
-    until = time.monotonic() + options.delay
-    while time.monotonic() < until:
-        print("INFO: loading weights", flush=True)
-        time.sleep(0.05)
+    while options.gate and not options.gate.exists():
+        time.sleep(0.02)
     Handler.state = State(options)
     server = ThreadingHTTPServer((options.host, options.port), Handler)
     server.daemon_threads = True

@@ -40,6 +40,7 @@ def test_servers_that_run_are_measured_and_a_resume_asks_nothing_again(tmp_path:
         result = json.loads(done.stdout)
         assert result["evaluation"]["live"]["pooled"]["value"] == 3.0
         assert result["evaluation"]["lossless"] == "identical"
+        assert result["evaluation"]["arms_detail"]["tokens_per_step"] == {"plain": 1.0, "draft": 3.0}
         summary = result["summary"]
         assert summary["status"] == "completed" and summary["decision"]["promote"] is None
         assert {row["name"]: row["status"] for row in summary["stages"]}["evaluate"] == "completed"
@@ -54,4 +55,6 @@ def test_servers_that_run_are_measured_and_a_resume_asks_nothing_again(tmp_path:
         "ARM_KEY",
     ]
     assert not any(b"key-of-the-draft" in path.read_bytes() for path in run.rglob("*") if path.is_file())
-    assert (run / "report.html").is_file()
+    page = (run / "report.html").read_text()
+    assert "<strong>Measured</strong>" in page and "Promoted" not in page
+    assert "no server was started for it" in page and "Arms on the real engine" in page

@@ -132,7 +132,7 @@ def test_the_fake_of_the_unit_tests_conforms(opened: Opened) -> None:
     spec = ProcessSpec("fake", "serve", "serve", argv, secret_env={"VLLM_API_KEY": "k"}, ports=(port,))
     fake = TargetEndpoint(f"http://127.0.0.1:{port}", endpoint.served_name, "k")
     with running(LocalLauncher(), spec, run):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while not Server(fake.url, fake.served_name).is_healthy():
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -73,6 +73,12 @@ def unusable() -> Measurement:
     return Measurement(domains=dict.fromkeys(DOMAINS, nothing), macro=nothing, pooled=nothing)
 
 
+def alone() -> Measurement:
+    """The target without a draft: one token in each step."""
+    one = TauEstimate(value=1.0, prompts=PROMPTS, rounds=160, accepted=0)
+    return Measurement(domains=dict.fromkeys(DOMAINS, one), macro=one, pooled=one)
+
+
 def conditions(method: str, **changes: Any) -> Conditions:
     """What an arm was measured under; all arms alike but for the method."""
     values: dict[str, Any] = {
@@ -131,14 +137,15 @@ def arms_detail() -> ArmsDetail:
     """A draft, an n-gram arm that drafts in some steps only, arms that went wrong, and the target twice."""
     tie, violation = difference(9, tie=True), difference(21, tie=False, arm_token=None, arm_logprob=None)
     draft = arm(
-        "draft", "dspark", acceptance=measured(1.71), per_step=measured(1.71), counted="by request",
+        "draft", "dspark", acceptance=measured(1.71), tokens_per_step=measured(1.71), counted="by request",
         conditions=conditions("dspark", draft="d4e5" * 16, num_speculative_tokens=TOKENS,
                               draft_sample_method="greedy", rejection_sample_method="standard"),
         spread=Spread(answers=36, lowest=1.02, p10=1.21, median=1.66, p90=2.43, highest=3.1),
         verdict=answers(lossless="within_noise", exact=35, ties=1, differing=(tie,)), distribution=sampled(),
     )  # fmt: skip
     ngram = arm(
-        "ngram", "ngram", acceptance=measured(2.05), per_step=measured(1.12, 0.03), counted="by request",
+        "ngram", "ngram", acceptance=measured(2.05), tokens_per_step=measured(1.12, 0.03),
+        counted="by request",
         conditions=conditions("ngram", runner="v1", num_speculative_tokens=TOKENS),
         spread=Spread(answers=31, lowest=1.0, p10=1.31, median=1.94, p90=3.36, highest=5.2),
         verdict=answers(lossless="different", exact=34, ties=1, violations=1, differing=(tie, violation),
@@ -165,9 +172,9 @@ def arms_detail() -> ArmsDetail:
         ArmDetail(name=name, status="not available", required=False, reason=reason)
         for name, reason in absent.items()
     ]
-    again = arm("plain-again", "none", starts=0, drift=None,
+    again = arm("plain-again", "none", starts=0, drift=None, tokens_per_step=alone(),
                 verdict=answers(lossless="within_noise", exact=35, ties=1, allowed=0.0))  # fmt: skip
-    found = (draft, *missing, ngram, odd, arm("plain", "none"), again)
+    found = (draft, *missing, ngram, odd, arm("plain", "none", tokens_per_step=alone()), again)
     told = [f"arm {one.name}: {one.status}: {one.reason}" for one in found if one.reason]
     return ArmsDetail(
         arms=found, order=("draft", "ngram", "my-arm", "plain", "plain-again"), starts=4,

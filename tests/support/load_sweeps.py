@@ -37,7 +37,7 @@ def point(
             p50=180 + 6 * concurrency, p90=260 + 9 * concurrency, p99=420 + 14 * concurrency
         ),
         "itl_ms": Percentiles(p50=step_ms, p90=step_ms * 1.2, p99=step_ms * 1.9),
-        "tau": tau, "draft_tokens": requests * 512 * BLOCK if tau else None,
+        "tau": tau, "tokens_per_step": tau, "draft_tokens": requests * 512 * BLOCK if tau else None,
     }  # fmt: skip
     return LoadPoint(**{**values, **changes})
 

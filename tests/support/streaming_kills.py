@@ -72,7 +72,7 @@ def _nothing_is_left(bench: Bench, run: RunFolder) -> None:
     assert all(handle.poll() is not None for handle in bench.launcher.started.values())
     close_registry(run.services)
     assert not list(run.services.glob("*.json"))
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while left := processes_of(run.path):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)

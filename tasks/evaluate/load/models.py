@@ -80,6 +80,9 @@ class LoadPoint(BaseModel):
     """Time per token after the first, of each request: what compares arms whose pieces differ in size."""
     tau: float | None = None
     """Tokens per verification round in this point; None if nothing was drafted."""
+    tokens_per_step: float | None = None
+    """Tokens per decoding step, steps without a draft counted as one token: what arms are compared by (see
+    `arm_steps`); None if nothing was drafted."""
     drafts: int | None = None
     """Verification rounds in this point, those of the warm-up included; None without a draft."""
     draft_tokens: int | None = None

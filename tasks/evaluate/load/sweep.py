@@ -19,7 +19,7 @@ from tasks.errors import ServiceError
 from tasks.evaluate.load.generator import ENVIRONMENT, KEY_ENV, Measured, generator_argv, read_result
 from tasks.evaluate.load.models import Level, LoadPoint
 from tasks.evaluate.load.traffic import Ours, Reading, change, read_idle
-from tasks.measure.acceptance import tau
+from tasks.measure.acceptance import decoding_steps, tau
 from tasks.measure.counters import SpecDelta
 from tasks.processes.launcher import Launcher, ProcessSpec
 from tasks.processes.service import running
@@ -228,10 +228,17 @@ def _point(
             "itl_ms": measured.itl_ms,
             "tpot_ms": measured.tpot_ms,
             "tau": tau(grown.drafts, grown.accepted),
+            "tokens_per_step": _tokens_per_step(level, measured, grown) if drafted else None,
             "drafts": grown.drafts if drafted else None,
             "draft_tokens": grown.draft_tokens if drafted else None,
         }
     )
+
+
+def _tokens_per_step(level: Level, measured: Measured, grown: SpecDelta) -> float | None:
+    """Over all decoding steps of the level, those of its warm-up included as in the counters."""
+    answers = level.requests + level.warm_ups - measured.failed
+    return tau(decoding_steps(grown.generated, answers, grown.drafts, grown.accepted), grown.accepted)
 
 
 def _failures(level: Level, measured: Measured) -> str:
@@ -296,7 +303,8 @@ def _tell_tracker(file: Path, point: LoadPoint) -> None:
         "tokens_per_s_per_user": point.tokens_per_s_per_user,
         "ttft_p50_ms": point.ttft_ms.p50,
         "itl_p50_ms": point.itl_ms.p50,
-        "tau": point.tau,
+        "tokens_per_step": point.tokens_per_step,
+        "tau_per_drafted_round": point.tau,
     }
     with open(file, "a", encoding="utf-8") as stream:
         stream.write(json.dumps({name: value for name, value in row.items() if value is not None}) + "\n")

@@ -18,7 +18,7 @@ from tasks.evaluate.worth.objectives import objectives
 from tasks.evaluate.worth.pareto import front, matched
 from tasks.evaluate.worth.points import DRAFT, PLAIN, Cells, arms_of, usable
 from tasks.evaluate.worth.power import standard_error
-from tasks.evaluate.worth.sentence import Evidence, say
+from tasks.evaluate.worth.sentence import INCUMBENT, Evidence, say
 from tasks.evaluate.worth.speedup import Spread, curve, noise_of
 
 
@@ -89,12 +89,34 @@ def evidence(
         objectives=objectives(cells, profile.evaluate.slo) if measured.speed_is_meaningful else (),
         best_k=measured.best_k,
         swept=bool(measured.points),
+        others=other_arms(report),
+        live=figure(report.live_per_step.macro),
     )
 
 
 def acceptance_of(report: EvaluationReport) -> Measurement:
-    """Replay, which has intervals; live where nothing was replayed, as on servers that run already."""
-    return report.replay if report.replay.pooled.rounds else report.live
+    """Replay, which has intervals; tokens per step of the engine where nothing was replayed.
+
+    On servers that run already the arm may be one that drafts in some steps only.
+    """
+    return report.shown
+
+
+def other_arms(report: EvaluationReport) -> dict[str, Figure]:
+    """Tokens per step of the arms that also speculate.
+
+    Not of one whose answers are wrong, nor of an incumbent that was compared by replay already.
+    """
+    arms = report.arms_detail.arms if report.arms_detail else ()
+    return {
+        arm.name: figure(arm.tokens_per_step.macro)
+        for arm in arms
+        if arm.acceptance is not None
+        and arm.tokens_per_step is not None
+        and arm.name != report.decided
+        and not (arm.verdict is not None and arm.verdict.lossless == "different")
+        and not (arm.name == INCUMBENT and report.incumbent_gain is not None)
+    }
 
 
 def figure(tau: TauEstimate) -> Figure:

@@ -14,7 +14,7 @@ from tasks.evaluate.models import EvaluationReport
 from tasks.evaluate.worth.conclude import conclude
 from tasks.evaluate.worth.costs import gpus_of_argv
 from tasks.evaluate.worth.domains import by_context, domain_gains
-from tasks.evaluate.worth.memory import draft_memory
+from tasks.evaluate.worth.memory import cache_type, draft_memory
 from tasks.evaluate.worth.models import BestK, DraftMemory, Measured
 from tasks.evaluate.worth.points import DRAFT
 from tasks.evaluate.worth.stages import gpus_of_node, stage_seconds
@@ -78,18 +78,25 @@ def gather(
         differences={arm: tuple(lines) for arm, lines in differences.items() if lines},
         domains=domain_gains(by_domain(rows, length), old, how),
         contexts=by_context([len(row.prompt_ids) for row in rows], [row.counts(length) for row in rows], how),
-        memory=_memory(profile, draft_dir) if draft_dir is not None else None,
+        memory=_memory(profile, draft_dir, _argv(profile, report)) if draft_dir is not None else None,
         best_k=best_k(getattr(report, "policy", None)),
         gpus_per_server=server_gpus(profile, report),
     )
 
 
-def _memory(profile: Profile, draft_dir: Path) -> DraftMemory | None:
+def _argv(profile: Profile, report: EvaluationReport) -> tuple[str, ...]:
+    """Command line of the draft's server; without one, the profile's own engine arguments."""
+    started = next((arm.argv for arm in report.arms if arm.name == report.decided and arm.argv), ())
+    return started or profile.serve.extra_args
+
+
+def _memory(profile: Profile, draft_dir: Path, argv: Sequence[str]) -> DraftMemory | None:
     """Memory of the draft; None, with a line in the log, where its configuration cannot be read."""
     path = draft_dir / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        return draft_memory(config, profile.evaluate.live.dtype, profile.target.max_model_len)
+        live, context = profile.evaluate.live, profile.target.max_model_len
+        return draft_memory(config, live.dtype, context, cache_type(argv))
     except (OSError, ValueError, KeyError) as error:
         log.warning("%s: the memory of the draft was not computed: %s", path, error)
         return None

@@ -68,15 +68,21 @@ class DraftMemory(Frozen):
     """Weights that only the draft has."""
     shared_weights_bytes: int
     """The target's embedding, and its head where the vocabulary is whole, which the engine shares."""
-    kv_bytes_per_token: int
+    kv_bytes_per_token: int | None
+    """None for a type of the KV cache whose size is not known."""
     kv_window_tokens: int | None = None
     """Tokens that every layer keeps at most; None without a sliding window in all layers."""
     context_tokens: int
     """Longest context that one request may have."""
-    kv_bytes_per_request: int
+    kv_bytes_per_request: int | None
     """KV cache of one request of that length."""
     dtype: str
     cache_dtype: str
+    """Type of the KV cache; what `auto` comes to."""
+    cache_asked: str
+    """The engine's setting, e.g. `auto` or `fp8`."""
+    cache_source: str
+    """Where that was said: an option of the server, or nowhere, then the engine's default."""
 
 
 class BestK(Frozen):

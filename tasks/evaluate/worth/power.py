@@ -33,7 +33,7 @@ def power(what: str, figure: Figure, prompts: int, confidence: float) -> Power |
     `m` at `n` prompts needs `n (m / d)^2` of them.
 
     Args:
-        what: What is compared, e.g. "tokens per round against v0003".
+        what: What is compared, e.g. "tokens per step against v0003".
         figure: Difference, 0 if there is none.
         prompts: Prompts behind it.
     """

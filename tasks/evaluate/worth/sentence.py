@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tasks.evaluate.worth.models import BestK, Curve, Figure, Objective, Power, SpeedUp, Verdict
@@ -22,11 +22,14 @@ class Evidence:
     """Everything that the sentence may say.
 
     Args:
-        tau: Macro acceptance length by replay; its value is None if no draft was observed.
+        tau: Macro tokens per step: the acceptance length by replay, or the arm's own on servers that run
+            already; its value is None if no draft was observed.
         compared: Answers compared with those without a draft, and how many of them differ.
         gain: Macro acceptance length against the incumbent's, paired by prompt.
         curve: Speed-up over the plain arm; None without a usable load sweep or where speeds mean nothing.
         rivals: Speed-up of the draft over every other arm.
+        others: Macro tokens per step on the engine of the other arms whose answers are not wrong.
+        live: Those of the draft on the same prompts.
     """
 
     tau: Figure
@@ -43,6 +46,8 @@ class Evidence:
     rivals: tuple[Curve, ...] = ()
     objectives: tuple[Objective, ...] = ()
     best_k: tuple[BestK, ...] = ()
+    others: Mapping[str, Figure] = field(default_factory=dict)
+    live: Figure = field(default_factory=Figure)
     swept: bool = False
     """Whether a load sweep was made at all."""
 
@@ -87,16 +92,28 @@ def acceptance_only(found: Evidence) -> Said:
     elif found.swept:
         unknown = "no point of the load sweep can be used"
     text = (
-        f"acceptance only: {tokens(found.tau)} tokens per round with K {found.block_size}{against}; "
-        f"it pays where a round costs less than {max(low, 1.0):.2f} rounds without a draft; {unknown}"
+        f"acceptance only: {tokens(found.tau)} tokens per step with K {found.block_size}{against}"
+        f"{_better(found)}; it pays where a step costs less than {max(low, 1.0):.2f} steps without a "
+        f"draft; {unknown}"
     )
     return Said("acceptance_only", text, tested)
 
 
+def _better(found: Evidence) -> str:
+    """The best other arm, if it yields more than this draft on the same prompts."""
+    known = {name: one.value for name, one in found.others.items() if one.value is not None}
+    best = max(known, key=lambda name: known[name], default=None)
+    if best is None or found.live.value is None or known[best] <= found.live.value:
+        return ""
+    both = f"{found.live.value:.2f} against {known[best]:.2f} on the same prompts"
+    why = ", which needs no training" if best in UNTRAINED else ""
+    return f", less than {best}{why} ({both})"
+
+
 def _against_incumbent(found: Evidence) -> tuple[str, Power | None]:
     if found.incumbent is None or found.gain.value is None:
-        return "", power("tokens per round beyond 1", _beyond_one(found.tau), found.prompts, found.confidence)
-    tested = power(f"tokens per round against {found.incumbent}", found.gain, found.prompts, found.confidence)
+        return "", power("tokens per step beyond 1", _beyond_one(found.tau), found.prompts, found.confidence)
+    tested = power(f"tokens per step against {found.incumbent}", found.gain, found.prompts, found.confidence)
     difference = tokens(found.gain, signed=True)
     low, high = found.gain.low, found.gain.high
     if low is not None and low > 0:

@@ -89,7 +89,7 @@ def test_failures_are_counted_by_domain_and_make_the_arm_invalid(tmp_path: Path)
     assert arm.acceptance is not None and arm.acceptance.macro.value is None
     tracked = numbers(detail.model_dump(mode="json"))
     assert tracked["requests/draft/qa"] == 8 and tracked["failures/draft/qa"] == arm.domains["qa"].failed
-    assert "tau/draft" not in tracked and tracked["failures/plain/qa"] == 0
+    assert "tokens_per_step/draft" not in tracked and tracked["failures/plain/qa"] == 0
     plain = detail.named("plain")
     assert plain is not None and plain.status == "measured"
 
@@ -156,7 +156,8 @@ def test_a_server_that_says_nothing_by_request_has_no_intervals(tmp_path: Path) 
     arm = detail.named("draft")
     assert arm is not None and arm.acceptance is not None
     assert arm.counted == "by domain" and arm.acceptance.macro.value is not None
-    assert arm.acceptance.macro.low is None and arm.per_step is None
+    assert arm.acceptance.macro.low is None
+    assert arm.tokens_per_step is not None and arm.tokens_per_step.macro.low is None
     assert any("no intervals" in note for note in detail.notes)
 
 

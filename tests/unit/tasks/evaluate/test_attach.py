@@ -21,7 +21,13 @@ from tasks.report.progress import SilentProgress
 from tasks.run_folder import create_run
 
 INFO = json.dumps(
-    {"vllm_config": {"speculative_config": {"method": "dspark"}, "model_config": {"dtype": "torch.bfloat16"}}}
+    {
+        "vllm_config": {
+            "speculative_config": {"method": "dspark"},
+            "model_config": {"dtype": "torch.bfloat16"},
+            "scheduler_config": {"max_num_seqs": 8},
+        }
+    }
 )
 
 
@@ -97,6 +103,10 @@ def test_two_arms_are_compared_and_loaded_and_nothing_of_them_ends(
     assert report.lossless == "identical" and len(report.comparisons) == 5
     assert report.live.pooled.value == 3.0 and set(report.live.domains) == {"qa", "rag"}
     assert report.block_size == 4 and report.replay.macro.value is None
+    assert report.arms_detail is not None and report.arms_detail.tokens_per_step == {
+        "plain": 1.0,
+        "draft": 3.0,
+    }
     assert report.load is not None
     assert [(point.arm, point.tau, point.usable) for point in report.load.points] == [
         ("plain", None, True),
@@ -118,7 +128,55 @@ def test_a_wrong_token_of_the_draft_is_a_difference_and_a_third_arm_is_told(tmp_
         addresses = [ArmAddress(name, one.url) for name, one in zip(names, servers, strict=True)]
         report = measured(tmp_path, profile_of(tmp_path), *addresses)
     assert report.lossless == "identical" and [arm.name for arm in report.arms] == list(names)
-    assert "arm other: pooled tau 2.000, answers different" in report.notes
+    detail = report.arms_detail
+    assert detail is not None and detail.order == names and detail.starts == 0
+    assert detail.tokens_per_step == {"plain": 1.0, "draft": 3.0, "other": 2.0}
+    verdicts = [arm.verdict.lossless if arm.verdict else None for arm in detail.arms]
+    assert verdicts == [None, "identical", "different"] and detail.failures["other"] == {"qa": 0, "rag": 0}
+
+
+def test_arms_have_their_conditions_as_far_as_the_servers_tell(tmp_path: Path) -> None:
+    """A type that one server does not tell is not known to be the same."""
+    with (
+        loaded_server(
+            "--server-info", json.dumps({"vllm_config": {"model_config": {"dtype": "torch.bfloat16"}}})
+        ) as plain,
+        loaded_server("--draft", "4", "--server-info", INFO) as draft,
+    ):
+        report = measured(
+            tmp_path, profile_of(tmp_path), ArmAddress("plain", plain.url), ArmAddress("mine", draft.url)
+        )
+    assert report.arms_detail is not None and report.decided == "mine"
+    found = report.arms_detail.named("mine")
+    assert found is not None and found.conditions is not None and found.verdict is not None
+    told = found.conditions
+    assert (told.method, told.num_speculative_tokens, told.dtype, told.target) == (
+        "dspark",
+        4,
+        "bfloat16",
+        "/models/m",
+    )
+    assert (
+        told.max_num_seqs is None and told.runner == told.hardware == "unknown" and told.prefix_cache is False
+    )
+    assert found.verdict.lossless == "identical" and found.counted == "by domain"
+
+
+def test_an_arm_that_seldom_drafts_is_shown_by_its_steps(tmp_path: Path) -> None:
+    """Six rounds would say 3.0 tokens; over all steps, those without a draft included, it is less."""
+    profile = load_profile(profile_of(tmp_path), {"evaluate": {"live": {"max_new_tokens": 22}}}).profile
+    with (
+        loaded_server() as plain,
+        loaded_server("--draft", "4", "--every", "5", "--by-request") as ngram,
+    ):
+        report = measured(tmp_path, profile, ArmAddress("plain", plain.url), ArmAddress("ngram", ngram.url))
+    detail = report.arms_detail
+    assert detail is not None
+    # 21 tokens after the first: three rounds accept two each, so that 15 steps gave them.
+    assert detail.tokens_per_step == {"plain": 1.0, "ngram": pytest.approx(21 / 15)}
+    assert detail.tau_per_drafted_round == {"ngram": 3.0}
+    assert report.live_per_step.macro.low is not None and report.shown == report.live_per_step
+    assert report.worth is not None and "1.40 [1.40, 1.40] tokens per step" in report.worth.sentence
 
 
 def test_a_second_attempt_asks_no_arm_again(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ def run(tmp_path: Path) -> Iterator[RunFolder]:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds; fails after 10 s."""
+    """Wait until a condition holds; fails after minutes: a loaded machine is no fault."""
 
     def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 300
         while not condition():
             assert time.monotonic() < deadline, "the condition never held"
             time.sleep(0.02)

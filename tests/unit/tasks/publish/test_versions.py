@@ -36,7 +36,7 @@ def test_killed_half_way_nothing_is_visible_and_the_next_one_cleans_up(tmp_path:
     started = tmp_path / "started"
     child = multiprocessing.get_context("fork").Process(target=build_slowly, args=(place, started))
     child.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not started.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(child.pid or 0, signal.SIGKILL)

@@ -142,8 +142,8 @@ def evaluation(incumbent: bool = False, prompts: int = 12) -> EvaluationReport:
             output_tokens=1720, seconds=seconds, speed_is_meaningful=False,
         )
         for name, seconds, more in (
-            ("arm-plain", 43.1, ()),
-            ("arm-draft", 167.0, ("--speculative-config", '{"method":"dspark","num_speculative_tokens":8}')),
+            ("plain", 43.1, ()),
+            ("draft", 167.0, ("--speculative-config", '{"method":"dspark","num_speculative_tokens":8}')),
         )
     ]  # fmt: skip
     return EvaluationReport(
@@ -186,7 +186,7 @@ def worth(
         memory=DraftMemory(
             own_weights_bytes=4_792_180_482, shared_weights_bytes=4_697_620_480, kv_bytes_per_token=10_240,
             kv_window_tokens=2048, context_tokens=131_072, kv_bytes_per_request=20_971_520, dtype="bfloat16",
-            cache_dtype="fp8",
+            cache_dtype="fp8", cache_asked="fp8", cache_source="--kv-cache-dtype",
         ),
         best_k=tuple(BestK(concurrency=at, tokens=5) for at in (1, 2, 4, 8, 16)) if load else (),
     )  # fmt: skip

@@ -17,7 +17,9 @@ from tasks.report import evaluation_view
 from tasks.report.closing import closing_lines
 from tasks.report.evaluation_figures import (
     conditional_shares,
-    measurements,
+    per_drafted_round,
+    per_step,
+    styles,
     suffix_decay,
     tau_by_domain,
     tau_over_context,
@@ -31,7 +33,7 @@ from tasks.run_folder import RunFolder
 
 MakeRun = Callable[..., RunFolder]
 LABELS = {
-    "tau": ("tokens per verification round (1.0 = no draft)", "incumbent (replay)"),
+    "tau": ("tokens per step of the engine (1.0 = no draft)", "incumbent (replay)"),
     "decay": ("accepted if all before are, %", "position in the block"),
     "context": ("prompt length, tokens", "tokens per round", "10 prompts"),
     "speedup": ("concurrency, requests in flight", "speed-up of output tokens/s", "crossover 17", "ngram"),
@@ -102,10 +104,20 @@ def test_conditional_acceptance_ends_where_nothing_was_reached() -> None:
 
 def test_other_arms_are_drawn_beside_the_draft(served_run: RunFolder) -> None:
     more = {"arms_detail": arms_detail()}
-    found = measurements(evaluation_of(served_run).model_copy(update=more))
-    assert list(found) == ["replay", "live", "incumbent (replay)", "ngram"]
+    evaluation = evaluation_of(served_run).model_copy(update=more)
+    found, rounds = per_step(evaluation), per_drafted_round(evaluation)
+    assert list(found) == list(rounds) == ["replay", "live", "incumbent (replay)", "ngram"]
     drawing = tau_by_domain(found)
     assert drawing is not None and "ngram" in texts(drawing.svg())
+    assert found["ngram"].macro.value == 1.12, "a step without a draft counts as one token"
+    assert rounds["ngram"].macro.value == 2.05, "along the block only rounds with a draft say something"
+
+
+def test_arms_are_told_apart_by_colour_or_mark() -> None:
+    names = ("replay", "live", "incumbent (replay)", "ngram", "suffix", "mtp", "one", "two", "three", "plain")
+    drawn = styles(names)
+    assert len({(style.colour, style.mark) for style in drawn.values()}) == len(names)
+    assert len({drawn[name].colour for name in ("replay", "live", "incumbent (replay)", "ngram")}) == 4
 
 
 def test_the_page_opens_its_evaluation_with_the_sentence(served_run: RunFolder) -> None:
@@ -117,7 +129,8 @@ def test_the_page_opens_its_evaluation_with_the_sentence(served_run: RunFolder) 
     assert page.index("Is it worth serving?") < page.index("Acceptance per domain")
     for part in (
         "after 0.6 hours of serving", "2.22 reserved, 1.22 used, 12 GPUs", "120 (extrapolated)",
-        "10,240 B in fp8, at most the last 2,048 tokens", "Gains by domain", "+0.20 [0.12, 0.28]",
+        "10,240 B, at most the last 2,048 tokens", "fp8, by --kv-cache-dtype", "Gains by domain",
+        "+0.20 [0.12, 0.28]",
         "not published", "118 to 370 tokens/s, not on the same inputs", "110 to 435 tokens/s/user, 3.95x",
         "TTFT p50, ms, 372 &gt; 300",
     ):  # fmt: skip

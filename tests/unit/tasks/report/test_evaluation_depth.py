@@ -15,6 +15,7 @@ from deep_evaluation import (
     arms_detail,
     conditions,
     in_depth,
+    measured,
     policy,
     replay_detail,
     sampled,
@@ -82,17 +83,20 @@ def test_each_arm_has_its_row_in_the_order_of_measuring(deep_run: RunFolder) -> 
     html = section(deep_run, "Arms on the real engine")
     rows = lines(html)
     assert rows[1:9] == [
-        "draft | measured | 1.71 | [1.63, 1.79] | - | 1.21 / 1.66 / 2.43 | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
         (
-            "ngram | measured | 2.05 | [1.97, 2.13] | 1.12 [1.09, 1.15] | 1.31 / 1.94 / 3.36 | 0 / 36 | 1 | "
-            "+30 %2.00 to 2.60 s, other tokens"
+            "draft | measured | 1.71 | [1.63, 1.79] | 1.71 | 1.21 / 1.66 / 2.43 | 0 / 36 | 1 | "
+            "+3 %2.10 to 2.16 s"
+        ),
+        (
+            "ngram | measured | 1.12 | [1.09, 1.15] | 2.05drafts in 9 % of its steps | "
+            "1.31 / 1.94 / 3.36 | 0 / 36 | 1 | +30 %2.00 to 2.60 s, other tokens"
         ),
         (
             "my-arm | invalid 9 of 36 requests failed, the limit is 0% (from an earlier attempt) | "
             "- |  | - | - | 9 / 36 | 1 | +3 %2.10 to 2.16 s"
         ),
-        "plain | measured | - |  | - | - | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
-        "plain-again | measured | - |  | - | - | 0 / 36 | 0 | -",
+        "plain | measured | 1.00 |  | - | - | 0 / 36 | 1 | +3 %2.10 to 2.16 s",
+        "plain-again | measured | 1.00 |  | - | - | 0 / 36 | 0 | -",
         "incumbent | not available | no draft has been published before | 0 | ",
         "suffix | not available | the engine needs the package arctic-inference for it | 0 | ",
         "mtp | not available | the target's config names no layers of its own to draft with | 0 | ",
@@ -127,7 +131,16 @@ def test_a_test_without_power_says_so() -> None:
 def test_an_arm_that_drafted_nothing_says_so() -> None:
     silent = DomainOutcome(requests=4, failed=0, outcome="no drafts observed")
     found = arm("ngram", "ngram", acceptance=unusable(), domains=dict.fromkeys(DOMAINS, silent))
-    assert evaluation_arms_view.acceptance_row(found)["tau"] == "no drafts observed"
+    assert evaluation_arms_view.acceptance_row(found)["per_step"] == "no drafts observed"
+
+
+def test_one_prompt_of_a_domain_is_no_interval() -> None:
+    """Drawn again it is itself: bounds of no width would look like certainty."""
+    whole = measured(1.71)
+    alone = {name: one.model_copy(update={"prompts": 1}) for name, one in whole.domains.items()}
+    few = arm("draft", "dspark", tokens_per_step=whole.model_copy(update={"domains": alone}))
+    row = evaluation_arms_view.acceptance_row(few)
+    assert (row["per_step"], row["interval"]) == ("1.71", "-")
 
 
 def test_failures_stand_by_arm_and_domain(deep_run: RunFolder) -> None:
@@ -146,6 +159,11 @@ def test_differing_answers_show_prompt_position_and_both_tokens(deep_run: RunFol
     assert rows.index("ngram | 21 | qa-0021 | 17 | 1804 | the end | violation | not asked") < rows.index(
         "ngram | 9 | qa-0009 | 17 | 1804 | 30217 | tie | -1.062 / -1.062"
     )
+
+
+def test_without_a_a_nothing_is_allowed_by_it() -> None:
+    row = evaluation_arms_view.answer_row(arm("draft", "dspark"), has_again=False)
+    assert row is not None and row["allowed"] == "-"
 
 
 def test_many_differing_answers_are_cut_and_the_rest_is_counted() -> None:
@@ -169,7 +187,8 @@ def test_conditions_stand_once_where_all_share_them(deep_run: RunFolder) -> None
         "Rejection method | Output tokens | Repetitions | Counted"
     )
     assert "ngram | v1 | ngram | none | 7 | none | none | 1,720 | 1 | by request" in rows
-    assert "Command line of ngram" in html and "Command line of plain<" in html
+    # Those of the draft and of the target alone stand with the servers of the run.
+    assert "Command line of ngram" in html and "Command line of plain<" not in html
 
 
 def test_every_condition_has_a_label() -> None:

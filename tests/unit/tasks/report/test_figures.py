@@ -40,7 +40,7 @@ def test_png_is_small_and_svg_uses_the_pages_colours(finished_run: RunFolder, na
 def test_axes_carry_units(finished_run: RunFolder) -> None:
     drawn = drawings(read_run(finished_run))
     labels = {
-        "tau": "tokens per verification round (1.0 = no draft)",
+        "tau": "tokens per step of the engine (1.0 = no draft)",
         "position": "accepted, % of rounds",
         "eal": "tokens per round",
         "loss": "optimizer step",
@@ -79,7 +79,7 @@ def test_nothing_measured_draws_nothing(finished_run: RunFolder) -> None:
     report: EvaluationReport = evaluation.model_copy(
         update={"replay": empty, "live": empty, "incumbent_replay": None}
     )
-    assert evaluation_figures.tau_by_domain(evaluation_figures.measurements(report)) is None
+    assert evaluation_figures.tau_by_domain(evaluation_figures.per_step(report)) is None
     assert figures.acceptance_per_position(report) is None
     assert (
         figures.training_curve([{"split": "train", "step": 1, "loss": "x"}], "loss", "loss", "Loss") is None
@@ -93,7 +93,7 @@ def test_live_may_miss_domains(finished_run: RunFolder) -> None:
     assert evaluation is not None
     live = evaluation.live.model_copy(update={"domains": {}})
     report = evaluation.model_copy(update={"live": live})
-    drawing = evaluation_figures.tau_by_domain(evaluation_figures.measurements(report))
+    drawing = evaluation_figures.tau_by_domain(evaluation_figures.per_step(report))
     assert drawing is not None and "writing" in drawing.svg()
 
 

@@ -63,7 +63,7 @@ def test_a_point_says_what_the_generator_saw_and_what_the_server_counted(
     assert point.output_tokens_per_s == pytest.approx(2 / 0.02)
     assert point.tokens_per_s_per_user == pytest.approx(1 / 0.02)
     assert point.ttft_ms.p99 == pytest.approx(20) and point.itl_ms.p50 == pytest.approx(20)
-    assert point.tau == 3.0
+    assert point.tau == 3.0 and point.tokens_per_step == 3.0
     assert point.drafts == 12 * (TOKENS - 1) and point.draft_tokens == 4 * point.drafts
 
 

@@ -19,10 +19,11 @@ from tasks.evaluate.models import ArmReport, EvaluationReport, PromptComparison
 from tasks.evaluate.worth.conclude import conclude
 from tasks.evaluate.worth.domains import by_context, domain_gains
 from tasks.evaluate.worth.gather import best_k, with_worth
-from tasks.evaluate.worth.memory import draft_memory
+from tasks.evaluate.worth.memory import CacheType, cache_type, draft_memory
 from tasks.evaluate.worth.stages import gpus_of_node, stage_seconds
 from tasks.measure.acceptance import PromptCounts
 from tasks.measure.intervals import Bootstrap
+from tasks.report.evaluation_view import memory_rows
 from tasks.stage import fingerprint
 from tasks.stages import EVALUATE
 
@@ -80,7 +81,7 @@ def profile(**changes: Any) -> Profile:
 
 def test_k3_drafts_memory_is_its_published_size() -> None:
     """4,744,900,481 parameters, half of them the target's embedding and head; window of 2,048 tokens."""
-    found = draft_memory(K3, "bfloat16", 1_048_576, "fp8")
+    found = draft_memory(K3, "bfloat16", 1_048_576, CacheType("fp8", "--kv-cache-dtype"))
     assert found.own_weights_bytes == 2 * 2_396_090_241
     assert found.shared_weights_bytes == 2 * 2_348_810_240
     assert found.kv_bytes_per_token == 10_240
@@ -88,6 +89,55 @@ def test_k3_drafts_memory_is_its_published_size() -> None:
     full = {**K3, "transformer_layer_config": {**K3["transformer_layer_config"], "layer_types": None}}
     full["transformer_layer_config"]["sliding_window"] = None
     assert draft_memory(full, "bfloat16", 4096).kv_bytes_per_request == 20_480 * 4096
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "source"),
+    [
+        (("vllm", "--seed", "0"), "auto", "the engine's default"),
+        (("vllm", "--kv-cache-dtype", "fp8_e5m2"), "fp8_e5m2", "--kv-cache-dtype"),
+        (("--kv-cache-dtype=fp8", "--speculative-config", '{"method": "dspark"}'), "fp8", "--kv-cache-dtype"),
+        (
+            ("--kv-cache-dtype", "fp8", "--speculative-config", '{"kv_cache_dtype": "bfloat16"}'),
+            "bfloat16",
+            "kv_cache_dtype of --speculative-config",
+        ),
+    ],
+)
+def test_the_type_of_the_cache_is_the_engines_setting(argv: tuple[str, ...], name: str, source: str) -> None:
+    assert cache_type(argv) == CacheType(name, source)
+
+
+def test_a_type_of_unknown_size_leaves_the_cache_open() -> None:
+    found = draft_memory(K3, "bfloat16", 4096, CacheType("nvfp4", "--kv-cache-dtype"))
+    assert found.kv_bytes_per_token is None and found.kv_bytes_per_request is None
+    assert found.cache_dtype == "nvfp4" and found.own_weights_bytes == 2 * 2_396_090_241
+    (*_, row) = memory_rows(found)
+    assert row == ("KV cache", "not computed: the size of the type nvfp4, by --kv-cache-dtype, is not known")
+
+
+def test_the_memory_of_an_evaluation_follows_the_profile(tmp_path: Path) -> None:
+    """The laptop serves float32; a profile that stores keys and values in 8 bits needs a quarter."""
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft/config.json").write_text(json.dumps(K3))
+    here: dict[str, Any] = {
+        "rows": [],
+        "incumbent_rows": None,
+        "draft_dir": tmp_path / "draft",
+        "run_dir": tmp_path,
+    }
+    wide = with_worth(profile(), report(), **here).worth
+    narrow = load_profile("laptop", {"serve": {"extra_args": ["--kv-cache-dtype", "fp8"]}}).profile
+    arm = report().arms[0].model_copy(update={"argv": ()})
+    small = with_worth(narrow, report().model_copy(update={"arms": (arm,)}), **here).worth
+    assert wide is not None and wide.measured.memory is not None
+    assert small is not None and small.measured.memory is not None
+    assert wide.measured.memory.kv_bytes_per_token == 4 * 10_240
+    assert (wide.measured.memory.cache_asked, wide.measured.memory.cache_dtype) == ("auto", "float32")
+    assert small.measured.memory.kv_bytes_per_token == 10_240 and small.measured.memory.cache_dtype == "fp8"
+    assert ("Type of the KV cache", "float32 (auto), by the engine's default") in memory_rows(
+        wide.measured.memory
+    )
 
 
 def test_a_pruned_head_is_the_drafts_own() -> None:

@@ -116,10 +116,22 @@ def test_acceptance_alone_is_all_that_is_said_without_a_load_sweep() -> None:
     found = said(speed_is_meaningful=False)
     assert found.verdict == "acceptance_only"
     assert found.sentence == (
-        "acceptance only: 2.90 [2.80, 3.00] tokens per round with K 7; it pays where a round costs less than "
-        "2.80 rounds without a draft; speed is not known (Triton's interpreter)"
+        "acceptance only: 2.90 [2.80, 3.00] tokens per step with K 7; it pays where a step costs less than "
+        "2.80 steps without a draft; speed is not known (Triton's interpreter)"
     )
     assert "no point of the load sweep can be used" in said(swept=True).sentence
+
+
+def test_another_arm_that_yields_more_is_named() -> None:
+    arms = {"ngram": Figure(value=3.29), "suffix": Figure(value=3.1), "mtp": Figure()}
+    better = said(speed_is_meaningful=False, others=arms, live=Figure(value=2.85))
+    named = ", less than ngram, which needs no training (2.85 against 3.29 on the same prompts); it pays"
+    assert named in better.sentence
+    worse = said(speed_is_meaningful=False, others=arms, live=Figure(value=3.3))
+    unknown = said(speed_is_meaningful=False, others=arms)
+    own = said(speed_is_meaningful=False, others={"old": Figure(value=3.0)}, live=Figure(value=2.85))
+    assert ", less than old (2.85 against 3.00 on the same prompts); it pays" in own.sentence
+    assert "ngram" not in worse.sentence + unknown.sentence
 
 
 @pytest.mark.parametrize(
