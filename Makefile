@@ -42,7 +42,7 @@ demo: setup
 	@$(BIN)/retrain-dspark run -p $(PROFILE) $(ARGS)
 
 test: lint
-	@$(BIN)/python -m pytest -m "not verify" $(ARGS)
+	@$(BIN)/python -m pytest -m "not verify" -n 2 --dist loadfile $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff format --check .

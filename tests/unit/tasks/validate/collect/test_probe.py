@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import node_files
@@ -77,11 +76,9 @@ def test_nvml_comes_first_and_the_rest_fills_its_gaps(
 def test_a_hung_nvml_is_given_up_and_the_rest_is_read(
     node: ProbeRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    binding(tmp_path, monkeypatch, "time.sleep(60)")
-    program(tmp_path / "bin", "exec sleep 60")
-    begun = time.monotonic()
+    binding(tmp_path, monkeypatch, "time.sleep(3600)")  # longer than a test may take
+    program(tmp_path / "bin", "exec sleep 3600")
     facts = probe(ProbeRequest(node_id="n", root=node.root, gpu_deadline_s=0.5, deadline_s=5.0))
-    assert time.monotonic() - begun < 20
     assert facts.errors["nvml"] == "timed out after 0.5 s"
     assert "nvml timed out after 0.5 s" in facts.errors["gpus"]
     assert (facts.gpus, facts.driver.loaded, facts.driver.module_flavour) == (None, None, "open")
