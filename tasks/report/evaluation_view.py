@@ -120,7 +120,7 @@ def matched_rows(worth: Worth) -> list[dict[str, str]]:
 
 
 def domain_rows(worth: Worth) -> list[dict[str, str]]:
-    """Gains of each domain in tokens per round."""
+    """Gains of each domain in tokens per step."""
     return [
         {
             "name": one.domain,

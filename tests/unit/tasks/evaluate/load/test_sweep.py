@@ -67,6 +67,15 @@ def test_a_point_says_what_the_generator_saw_and_what_the_server_counted(
     assert point.drafts == 12 * (TOKENS - 1) and point.draft_tokens == 4 * point.drafts
 
 
+def test_a_server_that_drafts_in_some_steps_is_counted_by_steps(tmp_path: Path, prompts: Path) -> None:
+    """A round gives three tokens here, and the step after it one."""
+    with loaded_server("--draft", "4", "--every", "2", "--speed", "2=0.02", key="k") as server:
+        (point,) = measure(tmp_path, server, prompts, level(2))
+    after_first, rounds = TOKENS - 1, (TOKENS - 1) // 4
+    assert rounds and point.tau == 3.0
+    assert point.tokens_per_step == pytest.approx(after_first / (after_first - 2 * rounds))
+
+
 def test_a_server_without_a_draft_has_no_tau(tmp_path: Path, prompts: Path) -> None:
     with loaded_server() as server:
         (point,) = measure(tmp_path, server, prompts, level(1), arm="plain")
