@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.verify("evaluate"), pytest.mark.timeout(3000)]
 Record = Callable[[str, object], None]
 MAX_MINUTES = 20
 MAX_GAP = 0.02
-"""Of live and replay on the few short answers of this measurement: some 340 rounds, in which the draft's near ties
-fall by rounding. The agreement within 1 % is shown on more (`test_replay_agreement`)."""
+"""Of live and replay on the few short answers of this measurement: some 340 rounds, in which near ties of the
+draft fall by rounding. The agreement within 1 % is shown on more (`test_replay_agreement`)."""
 OWN_PROMPTS = 3
 """Prompts of a user's own file; a domain of theirs is measured like the nine."""
 
