@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tasks.evaluate.draft_check import TrainingRecord
+from tasks.evaluate.draft_check_chance import Suspicion, suspicion
 from tasks.evaluate.draft_check_variants import corrected_models, other_layers, other_orders
 from tasks.evaluate.draft_model import most_tokens
 from tasks.evaluate.replay_pass import Blocks, Document, first_right, replay_document
 from tasks.evaluate.walk import walk
 from tasks.measure.acceptance import pool, tau
+from tasks.measure.shares import share_of
 
 TRIED_ANCHORS = 32
 """Answer tokens of a prompt that corrections are tried on."""
@@ -59,61 +61,62 @@ class Diagnoser:
         self._target = Path(config["target_dir"])
         record = config.get("record")
         self._record = None if record is None else TrainingRecord.model_validate(record)
-        self._known = self._right = 0
+        self._first: list[tuple[int, int]] = []
         self._tokens: set[int] = set()
         self._documents: list[Document] = []
 
     def add(self, document: Document, blocks: Blocks) -> None:
         """Count a replayed document, and keep the first ones."""
-        self._known += int(blocks.known[:, 0].sum())
-        self._right += int(blocks.right[:, 0].sum())
+        self._first.append((int(blocks.right[:, 0].sum()), int(blocks.known[:, 0].sum())))
         if len(self._tokens) < 2:
             self._tokens.update(blocks.tokens.unique().tolist())
         if len(self._documents) < self._options["check_prompts"]:
             self._documents.append(replace(document, starts=min(document.starts, TRIED_ANCHORS)))
 
     def verdict(self) -> dict[str, Any]:
-        """`first`, `expected`, `trials` and `diagnosis`: what is wrong, in a sentence, or None."""
-        first = self._right / self._known if self._known else None
-        expected, why = self._expected()
-        found: dict[str, Any] = {"first": first, "expected": expected, "trials": [], "diagnosis": None}
-        if first is None:
+        """The fields of `DraftVerdict`, and `notes`: what is no alarm, in sentences."""
+        seen = share_of(self._first)
+        found: dict[str, Any] = {
+            "first": None,
+            "expected": None,
+            "trials": [],
+            "diagnosis": None,
+            "notes": [],
+        }
+        if seen is None:
             return {**found, "diagnosis": "nothing was drafted: every answer ends before a second token"}
-        if first >= expected:
+        doubt = suspicion(seen, self._record, self._options, most_tokens(self._model))
+        found |= {"first": seen.value, "expected": doubt.expected}
+        if not doubt.is_low:
             return found
-        words = f"the first draft token is right in {first:.1%} of all places, {why}"
         before = self._score(self._model, self._documents)
         trials = [(what, blame, self._score(*variant)) for what, blame, variant in self._variants()]
         rows = [{"what": what, "tau": score.tau, "first": score.first} for what, _, score in trials]
+        return {**found, "trials": rows, **self._said(doubt, before, trials)}
+
+    def _said(
+        self, doubt: Suspicion, before: Score, trials: Sequence[tuple[str, str, Score]]
+    ) -> dict[str, Any]:
+        """`diagnosis` or `notes` of a draft that is low."""
         best = max(trials, key=lambda trial: trial[2].tau, default=None)
         if best is not None and best[2].restores(before):
             what, blame, score = best
-            said = (
+            named = (
                 f"with {what} the same draft reaches {score.tau:.2f} instead of {before.tau:.2f} tokens per "
-                f"round on {len(self._documents)} prompts: {blame}; {words}"
+                f"round on {len(self._documents)} prompts: {blame}; {doubt.words}"
             )
-        else:
-            said = f"{words}; {self._unexplained(len(trials))}"
-        return {**found, "trials": rows, "diagnosis": said}
-
-    def _expected(self) -> tuple[float, str]:
-        """Least accuracy at the first token that raises no suspicion, and why."""
-        record, share = self._record, self._options["min_of_record"]
-        if record is not None and record.first_right is not None:
-            return share * record.first_right, f"{record.source} measured {record.first_right:.1%}"
-        if record is not None and record.tau is not None:
-            # The first token is accepted at least as often as any later one.
-            least = (record.tau - 1) / most_tokens(self._model)
-            return share * least, f"{record.source} promises {record.tau:.2f} tokens per round"
-        floor = self._options["min_first"]
-        return floor, f"less than evaluate.replay.min_first, {floor:.1%}"
+            return {"diagnosis": named}
+        if len(self._tokens) == 1 or doubt.is_certain:
+            return {"diagnosis": f"{doubt.words}; {self._unexplained(len(trials))}"}
+        return {"notes": [doubt.note]}
 
     def _unexplained(self, tried: int) -> str:
         if len(self._tokens) == 1:
             return f"it proposes token {next(iter(self._tokens))} everywhere: its weights say nothing"
         return (
             f"none of {tried} corrections (anchor, layers, order, rotary settings) changes that: it is "
-            "untrained, or was trained for another target or for other prompts"
+            "untrained, or was trained for another target or for other prompts: compare its weights with "
+            "those that were exported, and measure it on prompts like those that it was trained on"
         )
 
     def _variants(self) -> Iterator[tuple[str, str, tuple[Any, Sequence[Document]]]]:

@@ -210,7 +210,8 @@ def replay_log(replaying: Replaying, log: HiddenStateLog, config: dict[str, Any]
                 told = time.monotonic()
                 progress.write(row + 1, len(entries), "answers")
         slots.finish()
-    verdict = {**diagnoser.verdict(), "notes": replaying.notes}
+    verdict = diagnoser.verdict()
+    verdict["notes"] = [*replaying.notes, *verdict["notes"]]
     write_atomic(check_file(out), json.dumps(verdict, indent=1))
     os.replace(partial, out)
 

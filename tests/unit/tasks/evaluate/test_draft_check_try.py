@@ -80,18 +80,33 @@ def test_other_rotary_settings_are_named(replayed: ReplayWorld, tmp_path: Path) 
     assert "with the target's rotary settings" in said and "'rope_theta': 3.0" in said
 
 
-def test_an_untrained_draft_is_said_to_be_one(replayed: ReplayWorld, tmp_path: Path) -> None:
+def forget(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a draft that learnt nothing."""
     import torch
 
-    def forget(tensors: dict[str, Any]) -> dict[str, Any]:
-        random = torch.Generator().manual_seed(0)
-        return {
-            name: value
-            if "norm" in name or name in ("d2t", "t2d", "lm_head.weight")
-            else torch.randn(value.shape, generator=random).to(value.dtype) / 30
-            for name, value in tensors.items()
-        }
+    random = torch.Generator().manual_seed(0)
+    return {
+        name: value
+        if "norm" in name or name in ("d2t", "t2d", "lm_head.weight")
+        else torch.randn(value.shape, generator=random).to(value.dtype) / 30
+        for name, value in tensors.items()
+    }
 
+
+def test_a_record_of_few_conversations_raises_no_alarm(replayed: ReplayWorld, tmp_path: Path) -> None:
+    """Less than training measured, but that was on three conversations: said in a note, with what to do"""
+    draft = reworked(replayed.copy_draft(tmp_path / "draft"), forget)
+    record = TrainingRecord(
+        source="a test", first_right=0.1, first_places=30, first_conversations=3, first_error=0.06
+    )
+    _, verdict, _ = replayed.replay(tmp_path, draft, record=record)
+    assert verdict["first"] < verdict["expected"] and verdict["trials"]
+    assert verdict["diagnosis"] is None
+    (note,) = verdict["notes"]
+    assert "a test measured 10.0% of 30 in 3" in note and "no alarm: for a verdict evaluate more" in note
+
+
+def test_an_untrained_draft_is_said_to_be_one(replayed: ReplayWorld, tmp_path: Path) -> None:
     draft = reworked(replayed.copy_draft(tmp_path / "draft"), forget)
     record = record_of(replayed.checkpoint)
     said = diagnosis(replayed, tmp_path, draft, record=record.model_copy(update={"first_right": 0.9}))

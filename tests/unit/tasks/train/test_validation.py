@@ -107,6 +107,7 @@ def test_each_epoch_writes_them(world: TinyWorld, tmp_path: Path, quiet: Any, ne
     for row in held:
         # Position 1 is reached by every block, so there it is the plain accuracy.
         assert row["conditional_1_acc"] == pytest.approx(row["position_0_acc"])
+        assert row["held_out_blocks"] >= row["held_out_conversations"] >= 1 and row["conditional_1_se"] >= 0
         assert row["eal"] == pytest.approx(1 + _greedy(row), rel=0.2)
         # An untrained draft may never reach the second position.
         assert wanted - row.keys() <= {f"conditional_{k}_acc" for k in range(2, 5)} | {"suffix_decay"}
