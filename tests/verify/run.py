@@ -31,7 +31,7 @@ PARTS = {
     "streaming": "Kills at random moments of a capture and of training; the fake target beside the real one.",
     "streaming_vllm": "Kills while the real target is captured and while its draft trains.",
     "train": "Training on one rank and on two, killed and stopped at random steps, and on two nodes.",
-    "evaluate": "Replay against the engine on the same prompts.",
+    "evaluate": "Replay against the engine on the same prompts, and wrong drafts named before one starts.",
     "prefect": "A real Prefect server, work pool, deployment and worker.",
     "commands": "Every command of the README and of `retrain-dspark --help`.",
     "inputs": "Mistakes of users: one screen, exit code 2, nothing left running.",

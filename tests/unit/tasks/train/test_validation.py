@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tasks.train.heldout import certainty, first_tokens
 from tasks.train.loss import BlockOutcome, MetricSums
 from tasks.train.run import train_draft
 from tasks.train.validation import conditional_accuracy, finished, slope, validation_sums
@@ -89,6 +90,23 @@ def test_batches_add_up() -> None:
     assert apart.keys() == together.keys()
     for name, value in together.items():
         assert apart[name] == pytest.approx(value), name
+
+
+def test_first_tokens_are_counted_by_conversation() -> None:
+    """Blocks without a first slot count nowhere; the known slot before it is passed over"""
+    found = outcome(
+        [[0.0, 1, 0], [0, 0, 1], [0, 1, 1], [0, 1, 0]],
+        [[0, 0.5, 0.5]] * 4,
+        None,
+        [[False, True, True]] * 3 + [[False, False, False]],
+        first=1,
+    )
+    counts = first_tokens(found, torch.tensor([4, 4, 7, 7]))
+    assert counts == [(1, 2), (1, 1)]
+    sure = certainty(counts)
+    assert sure["held_out_blocks"] == 3 and sure["held_out_conversations"] == 2
+    assert sure["conditional_1_se"] == pytest.approx((2 * ((1 / 3) ** 2 + (1 / 3) ** 2)) ** 0.5 / 3)
+    assert certainty([]) == {} and "conditional_1_se" not in certainty([(1, 2)])
 
 
 def test_slope_of_a_line() -> None:
