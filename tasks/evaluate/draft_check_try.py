@@ -87,7 +87,7 @@ class Diagnoser:
             return {**found, "diagnosis": "nothing was drafted: every answer ends before a second token"}
         doubt = suspicion(seen, self._record, self._options, most_tokens(self._model))
         found |= {"first": seen.value, "expected": doubt.expected}
-        if not doubt.is_low:
+        if doubt.is_measured and not doubt.is_low:
             return found
         before = self._score(self._model, self._documents)
         trials = [(what, blame, self._score(*variant)) for what, blame, variant in self._variants()]
@@ -97,7 +97,7 @@ class Diagnoser:
     def _said(
         self, doubt: Suspicion, before: Score, trials: Sequence[tuple[str, str, Score]]
     ) -> dict[str, Any]:
-        """`diagnosis` or `notes` of a draft that is low."""
+        """`diagnosis` or `notes` of a draft whose corrections were tried."""
         best = max(trials, key=lambda trial: trial[2].tau, default=None)
         if best is not None and best[2].restores(before):
             what, blame, score = best
@@ -106,9 +106,9 @@ class Diagnoser:
                 f"round on {len(self._documents)} prompts: {blame}; {doubt.words}"
             )
             return {"diagnosis": named}
-        if len(self._tokens) == 1 or doubt.is_certain:
+        if doubt.is_low and (len(self._tokens) == 1 or doubt.is_certain):
             return {"diagnosis": f"{doubt.words}; {self._unexplained(len(trials))}"}
-        return {"notes": [doubt.note]}
+        return {"notes": [doubt.note] if doubt.is_low else []}
 
     def _unexplained(self, tried: int) -> str:
         if len(self._tokens) == 1:

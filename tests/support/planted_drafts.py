@@ -171,9 +171,9 @@ def with_layers(here: Evaluation, log: HiddenStateLog, layers: Sequence[int], fo
 
     target = AutoModelForCausalLM.from_pretrained(here.target_dir, dtype=torch.float32).eval()
 
-    @torch.inference_mode()
     def states_of(states: Tensor, ids: Tensor) -> Tensor:
-        found = target(ids[None].long(), output_hidden_states=True).hidden_states
+        with torch.inference_mode():
+            found = target(ids[None].long(), output_hidden_states=True).hidden_states
         return torch.stack([*(found[layer][0] for layer in layers), states[:, -1].float()], dim=1).clone()
 
     path = copy_log(log, sorted(log.entries("evaluate"), key=lambda one: one.i), folder, states_of)

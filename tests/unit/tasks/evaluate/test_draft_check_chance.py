@@ -130,4 +130,4 @@ def test_without_a_record_the_profiles_floor_holds_but_for_chance() -> None:
     few, many = Share(0.12, 200, 5, 0.04), Share(0.02, 2000, 40, 0.01)
     assert suspicion(few, None, OPTIONS, 4).is_low and not suspicion(few, None, OPTIONS, 4).is_certain
     doubt = suspicion(many, None, OPTIONS, 4)
-    assert doubt.is_certain and "less than evaluate.replay.min_first, 15.0%" in doubt.words
+    assert doubt.is_certain and "evaluate.replay.min_first is 15.0%; 13.0 points less" in doubt.words

@@ -32,7 +32,8 @@ def reworked(draft: Path, change: Any) -> Path:
 
 
 def test_a_good_draft_is_not_suspected(replayed: ReplayWorld, tmp_path: Path) -> None:
-    _, verdict, _ = replayed.replay(tmp_path, replayed.draft, record=record_of(replayed.checkpoint), **LITTLE)
+    record = record_of(replayed.checkpoint).model_copy(update={"first_right": 0.95})
+    _, verdict, _ = replayed.replay(tmp_path, replayed.draft, record=record, **LITTLE)
     assert verdict["diagnosis"] is None and verdict["trials"] == []
     assert verdict["first"] > LITTLE["min_first"]
 
@@ -42,6 +43,18 @@ def test_a_shifted_anchor_is_named(replayed: ReplayWorld, tmp_path: Path) -> Non
     said = diagnosis(replayed, tmp_path, draft)
     assert "with sample_from_anchor: true the same draft reaches" in said
     assert "its config.json is wrong" in said
+
+
+def test_corrections_of_a_draft_from_elsewhere_are_tried_whatever_it_reaches(
+    replayed: ReplayWorld, tmp_path: Path
+) -> None:
+    """A shifted anchor may leave more than any floor; a sound draft is not accused for being tried"""
+    draft = replayed.copy_draft(tmp_path / "draft", sample_from_anchor=False)
+    said = diagnosis(replayed, tmp_path, draft, min_first=0.0)
+    assert "with sample_from_anchor: true" in said and "less" not in said
+    (tmp_path / "sound").mkdir()
+    _, verdict, _ = replayed.replay(tmp_path / "sound", replayed.draft, min_first=0.0)
+    assert verdict["trials"] and verdict["diagnosis"] is None and verdict["notes"] == []
 
 
 def test_permuted_layers_of_the_draft_are_named(replayed: ReplayWorld, tmp_path: Path) -> None:
