@@ -82,7 +82,7 @@ def walks_of(
         By length: rounds, accepted, per_position, jumps, tokens (answer tokens emitted) and by_tokens; and
         the longest walk over whole blocks.
     """
-    result, longest = {}, walk(drafted, answer)
+    result, longest = {}, walk((), ())
     most = len(drafted[0]) if drafted else 0
     for length in sorted(lengths):
         longest = walk(drafted, answer, length)
