@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.evaluate.draft_check import TrainingRecord
+from tasks.evaluate.draft_check import TrainingRecord, rope_difference
 from tasks.evaluate.draft_check_chance import Suspicion, suspicion
-from tasks.evaluate.draft_check_variants import corrected_models, other_layers, other_orders
+from tasks.evaluate.draft_check_variants import ROTARY, corrected_models, other_layers, other_orders
 from tasks.evaluate.draft_model import most_tokens
-from tasks.evaluate.replay_pass import Blocks, Document, first_right, replay_document
+from tasks.evaluate.replay_pass import Blocks, Document, replay_document
 from tasks.evaluate.walk import walk
 from tasks.measure.acceptance import pool, tau
 from tasks.measure.shares import share_of
+from tasks.serve.target_config import read_target_config
 
 TRIED_ANCHORS = 32
 """Answer tokens of a prompt that corrections are tried on."""
@@ -33,17 +34,26 @@ class Score:
     """What one variant of the draft accepts on the tried prompts."""
 
     tau: float
-    first: float
-    """Share of first draft tokens that are right."""
-    slots: int
+    hits: tuple[bool, ...]
+    """Whether the first draft token is right, at the same places for every variant."""
+
+    @property
+    def first(self) -> float:
+        """Share of first draft tokens that are right."""
+        return sum(self.hits) / len(self.hits) if self.hits else 0.0
 
     def restores(self, before: Score) -> bool:
-        """Whether this is so much better that chance is no explanation."""
-        spread = (2 * max(self.first * (1 - self.first), 1e-4) / max(self.slots, 1)) ** 0.5
+        """Whether this is so much better that chance is no explanation.
+
+        Only places where one of the two is right and the other is not tell them apart (McNemar's test): what
+        is easy or hard for both is no noise.
+        """
+        won = sum(new and not old for new, old in zip(self.hits, before.hits, strict=True))
+        lost = sum(old and not new for new, old in zip(self.hits, before.hits, strict=True))
         gained = self.tau - before.tau
         return (
             gained > max(MIN_GAIN, (before.tau - 1) / 2)
-            and self.first - before.first > STANDARD_ERRORS * spread
+            and won - lost > STANDARD_ERRORS * max(won + lost, 1) ** 0.5
         )
 
 
@@ -92,7 +102,8 @@ class Diagnoser:
         before = self._score(self._model, self._documents)
         trials = [(what, blame, self._score(*variant)) for what, blame, variant in self._variants()]
         rows = [{"what": what, "tau": score.tau, "first": score.first} for what, _, score in trials]
-        return {**found, "trials": rows, **self._said(doubt, before, trials)}
+        said = {**found, "trials": rows, **self._said(doubt, before, trials)}
+        return {**said, "notes": [*said["notes"], *self._rotary_notes(said["diagnosis"], before, trials)]}
 
     def _said(
         self, doubt: Suspicion, before: Score, trials: Sequence[tuple[str, str, Score]]
@@ -109,6 +120,21 @@ class Diagnoser:
         if doubt.is_low and (len(self._tokens) == 1 or doubt.is_certain):
             return {"diagnosis": f"{doubt.words}; {self._unexplained(len(trials))}"}
         return {"notes": [doubt.note] if doubt.is_low else []}
+
+    def _rotary_notes(
+        self, diagnosis: str | None, before: Score, trials: Sequence[tuple[str, str, Score]]
+    ) -> Iterator[str]:
+        """Other rotary settings than the target's, which may be meant, and cost short contexts little."""
+        rope = rope_difference(self._model.config.to_dict(), read_target_config(self._target))
+        if rope is None or (diagnosis and ROTARY in diagnosis):
+            return
+        for what, _, score in trials:
+            if what.startswith(ROTARY):
+                yield (
+                    f"its rotary settings are {rope[0]}, the target's {rope[1]}: right only if it was trained "
+                    f"so; with the target's it reaches {score.tau:.2f} instead of {before.tau:.2f} tokens per "
+                    f"round on {len(self._documents)} prompts"
+                )
 
     def _unexplained(self, tried: int) -> str:
         if len(self._tokens) == 1:
@@ -139,5 +165,5 @@ class Diagnoser:
             for blocks, one in zip(done, documents, strict=True)
         ]
         counts = pool(one.counts for one in walks)
-        slots = sum(int(blocks.known[:, 0].sum()) for blocks in done)
-        return Score(tau(counts.rounds, counts.accepted) or 1.0, first_right(done) or 0.0, slots)
+        hits = tuple(hit for blocks in done for hit in blocks.right[:, 0][blocks.known[:, 0]].tolist())
+        return Score(tau(counts.rounds, counts.accepted) or 1.0, hits)

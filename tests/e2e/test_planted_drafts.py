@@ -32,7 +32,7 @@ Record = Callable[[str, object], None]
 PER_DOMAIN = 4
 """Answers of each of nine domains: 36."""
 SHIFTED = (3, 9, 16, 23, 29)
-ORDER = (1, 0, 2, 3, 4)
+ORDER = (0, 1, 2, 4, 3)
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +68,6 @@ def few(demo_run: RunFolder, log: HiddenStateLog, tmp_path_factory: pytest.TempP
         launcher=LocalLauncher(),
         progress=SilentProgress(),
     )
-
-
-@pytest.fixture(scope="module")
-def shifted(few: Evaluation) -> Evaluation:
-    """The same answers, captured one layer further."""
-    return planted.with_layers(few, HiddenStateLog(few.log_dir), SHIFTED, few.folder.parent / "shifted")
 
 
 def record(checkpoint: DraftCheckpoint, known: bool) -> TrainingRecord | None:
@@ -162,7 +156,7 @@ MEASURED = {
     "rotary settings": (
         Fault(planted.other_rotary(500.0)),
         False,
-        "with the target's rotary settings {'rope_type': 'default', 'rope_theta': 100000.0} the same draft",
+        "its rotary settings are {'rope_type': 'default', 'rope_theta': 500.0}, the target's {'rope_type'",
     ),
     "layers of the draft": (
         Fault(tensors=planted.swapped_layers),
@@ -172,7 +166,7 @@ MEASURED = {
     "order of layers": (
         Fault(tensors=planted.read_in_order(ORDER)),
         True,
-        "with layers in the order [8, 2, 15, 22, 28] the same draft reaches",
+        "with layers in the order [2, 8, 15, 28, 22] the same draft reaches",
     ),
     "zero weights": (Fault(tensors=planted.emptied), True, "everywhere: its weights say nothing"),
     "untrained": (Fault(tensors=planted.forgotten), True, "it is untrained, or was trained for another"),
@@ -193,17 +187,6 @@ def test_what_only_a_measurement_shows_is_named(
     wrong = plant(draft, tmp_path / "draft", fault)
     verdict = judged(replace(few, folder=tmp_path), wrong, record(checkpoint, known))
     record_property("first", f"{verdict['first']:.3f}")
-    record_property("said", verdict["diagnosis"])
-    assert words in str(verdict["diagnosis"])
-
-
-def test_layers_that_are_one_further_are_named(
-    shifted: Evaluation, draft: Path, tmp_path: Path, record_property: Record
-) -> None:
-    """A draft and captures that agree on the wrong layers"""
-    change = Fault(lambda config: config.update(aux_hidden_state_layer_ids=list(SHIFTED)))
-    wrong = plant(draft, tmp_path / "draft", change)
-    verdict = judged(replace(shifted, folder=tmp_path), wrong, None)
-    record_property("first", f"{verdict['first']:.3f}")
-    record_property("said", verdict["diagnosis"])
-    assert "with layers [2, 8, 15, 22, 28] the same draft reaches" in str(verdict["diagnosis"])
+    said = "; ".join([verdict["diagnosis"] or "", *verdict["notes"]])
+    record_property("said", said)
+    assert words in said

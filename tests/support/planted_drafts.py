@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -136,17 +136,8 @@ def picked(log: HiddenStateLog, per_domain: int) -> list[IndexEntry]:
     return found
 
 
-def copy_log(
-    log: HiddenStateLog,
-    entries: Sequence[IndexEntry],
-    folder: Path,
-    states_of: Callable[[Tensor, Tensor], Tensor] = lambda states, _: states,
-) -> Path:
-    """A log of some answers.
-
-    Args:
-        states_of: Gives the states `[T, layers, H]` from the captured ones and the token ids.
-    """
+def copy_log(log: HiddenStateLog, entries: Sequence[IndexEntry], folder: Path) -> Path:
+    """A log of some answers."""
     writer = LogWriter(folder, sync=False)
     for entry in entries:
         states, ids = log.load(entry)
@@ -158,24 +149,8 @@ def copy_log(
             prompt_tokens=entry.prompt_tokens,
             answer_ids=tuple(entry.answer_ids),
             finish_reason=entry.finish_reason,
-            hidden_states=states_of(states, ids),
+            hidden_states=states,
             token_ids=ids,
         )
     writer.close()
     return folder
-
-
-def with_layers(here: Evaluation, log: HiddenStateLog, layers: Sequence[int], folder: Path) -> Evaluation:
-    """The same answers with the states of other layers, computed by the target itself."""
-    from transformers import AutoModelForCausalLM
-
-    target = AutoModelForCausalLM.from_pretrained(here.target_dir, dtype=torch.float32).eval()
-
-    def states_of(states: Tensor, ids: Tensor) -> Tensor:
-        with torch.inference_mode():
-            found = target(ids[None].long(), output_hidden_states=True).hidden_states
-        return torch.stack([*(found[layer][0] for layer in layers), states[:, -1].float()], dim=1).clone()
-
-    path = copy_log(log, sorted(log.entries("evaluate"), key=lambda one: one.i), folder, states_of)
-    changed = {"layer_ids": (*layers, here.captures.layer_ids[-1]), "digest": f"of layers {layers}"}
-    return replace(here, log_dir=path, captures=here.captures.model_copy(update=changed))

@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tasks.evaluate.draft_check import TrainingRecord, record_of
+from tasks.evaluate.draft_check_try import Score
 from tasks.evaluate.draft_check_variants import orders
 from tests.unit.tasks.evaluate.replay_world import ReplayWorld
 from tests.unit.tasks.train.conftest import AUX_LAYERS
@@ -55,6 +56,16 @@ def test_corrections_of_a_draft_from_elsewhere_are_tried_whatever_it_reaches(
     (tmp_path / "sound").mkdir()
     _, verdict, _ = replayed.replay(tmp_path / "sound", replayed.draft, min_first=0.0)
     assert verdict["trials"] and verdict["diagnosis"] is None and verdict["notes"] == []
+
+
+def test_places_that_are_right_either_way_say_nothing() -> None:
+    """Four answers of 32 places: 17 % to 41 % is certain place by place, and would not be as two samples"""
+    before = Score(1.2, (True,) * 21 + (False,) * 107)
+    after = Score(1.55, (True,) * 20 + (False,) * 1 + (True,) * 32 + (False,) * 75)
+    assert after.restores(before) and not before.restores(after)
+    mixed = Score(1.55, (False,) * 21 + (True,) * 52 + (False,) * 55)
+    assert mixed.first == after.first and not mixed.restores(before)
+    assert not Score(1.25, after.hits).restores(before)
 
 
 def test_permuted_layers_of_the_draft_are_named(replayed: ReplayWorld, tmp_path: Path) -> None:
@@ -117,6 +128,17 @@ def test_a_record_of_few_conversations_raises_no_alarm(replayed: ReplayWorld, tm
     assert verdict["diagnosis"] is None
     (note,) = verdict["notes"]
     assert "a test measured 10.0% of 30 in 3" in note and "no alarm: for a verdict evaluate more" in note
+
+
+def test_rotary_settings_that_cost_little_are_noted(replayed: ReplayWorld, tmp_path: Path) -> None:
+    config = json.loads((replayed.draft / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    layer["rope_parameters"] = {"rope_type": "default", "rope_theta": 9000.0}
+    draft = replayed.copy_draft(tmp_path / "draft", transformer_layer_config=layer)
+    _, verdict, _ = replayed.replay(tmp_path, draft)
+    assert verdict["diagnosis"] is None
+    (note,) = verdict["notes"]
+    assert "its rotary settings are {'rope_type': 'default', 'rope_theta': 9000.0}, the target's" in note
 
 
 def test_an_untrained_draft_is_said_to_be_one(replayed: ReplayWorld, tmp_path: Path) -> None:
