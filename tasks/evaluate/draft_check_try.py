@@ -131,9 +131,9 @@ class Diagnoser:
         for what, _, score in trials:
             if what.startswith(ROTARY):
                 yield (
-                    f"its rotary settings are {rope[0]}, the target's {rope[1]}: right only if it was trained "
-                    f"so; with the target's it reaches {score.tau:.2f} instead of {before.tau:.2f} tokens per "
-                    f"round on {len(self._documents)} prompts"
+                    f"its rotary settings are {rope[0]}, the target's {rope[1]}: right only if trained "
+                    f"so; with the target's it reaches {score.tau:.2f} instead of {before.tau:.2f} tokens "
+                    f"per round on {len(self._documents)} prompts"
                 )
 
     def _unexplained(self, tried: int) -> str:
