@@ -38,6 +38,12 @@ class TrainingRecord(BaseModel):
     """`model_digest` of the target."""
     first_right: float | None = None
     """Accuracy at the first draft token on held-out data."""
+    first_places: int | None = None
+    """Blocks that `first_right` was counted over."""
+    first_conversations: int | None = None
+    """Conversations that they are from."""
+    first_error: float | None = None
+    """Standard error of `first_right` over conversations."""
     tau: float | None = None
     """Acceptance length that it was published with, mean over domains."""
     rope_of_target: bool = False
@@ -69,12 +75,16 @@ def record_of(draft: DraftCheckpoint) -> TrainingRecord:
     layers = config.get("aux_layer_ids")
     # Older trainers number the slots of a block, of which the first may be the anchor's.
     older = draft.metrics.get("position_1_acc" if anchor is False else "position_0_acc")
+    places, conversations = (draft.metrics.get(f"held_out_{what}") for what in ("blocks", "conversations"))
     return TrainingRecord(
         source="the train stage",
         sample_from_anchor=anchor,
         aux_layer_ids=None if layers is None else tuple(layers),
         target=config.get("target"),
         first_right=draft.metrics.get("conditional_1_acc", older),
+        first_places=None if places is None else int(places),
+        first_conversations=None if conversations is None else int(conversations),
+        first_error=draft.metrics.get("conditional_1_se"),
         rope_of_target=True,
     )
 

@@ -20,6 +20,7 @@ from tasks.evaluate.draft_check import rope_difference
 from tasks.evaluate.replay_pass import Document
 from tasks.serve.target_config import read_target_config
 
+ROTARY = "the target's rotary settings"
 MAX_TARGET_BYTES = 4 * 2**30
 """Size of a target that is loaded to see other layers than the captured ones."""
 
@@ -50,7 +51,7 @@ def corrected_models(model: Any, target_dir: Path) -> Iterator[tuple[str, str, A
         yield f"sample_from_anchor: {said}", "its config.json is wrong", _anchor(model, turned)
     rope = rope_difference(model.config.to_dict(), read_target_config(target_dir))
     if rope is not None:
-        what = f"the target's rotary settings {rope[1]}"
+        what = f"{ROTARY} {rope[1]}"
         yield what, f"its config.json says {rope[0]}", _rotary(model, rope[1])
     for what, order in orders(len(model.layers)):
         blame = "the layers of its weights are in another order"

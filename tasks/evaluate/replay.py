@@ -82,7 +82,7 @@ def walks_of(
         By length: rounds, accepted, per_position, jumps, tokens (answer tokens emitted) and by_tokens; and
         the longest walk over whole blocks.
     """
-    result, longest = {}, walk(drafted, answer, max(lengths, default=None))
+    result, longest = {}, walk((), ())
     most = len(drafted[0]) if drafted else 0
     for length in sorted(lengths):
         longest = walk(drafted, answer, length)
@@ -210,7 +210,8 @@ def replay_log(replaying: Replaying, log: HiddenStateLog, config: dict[str, Any]
                 told = time.monotonic()
                 progress.write(row + 1, len(entries), "answers")
         slots.finish()
-    verdict = {**diagnoser.verdict(), "notes": replaying.notes}
+    verdict = diagnoser.verdict()
+    verdict["notes"] = [*replaying.notes, *verdict["notes"]]
     write_atomic(check_file(out), json.dumps(verdict, indent=1))
     os.replace(partial, out)
 

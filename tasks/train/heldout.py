@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 
+from tasks.measure.shares import share_of
 from tasks.stream.log import IndexEntry
 from tasks.train import adapter
 from tasks.train.checkpoint import Position
 from tasks.train.data import CaptureReader, make_batch, pack, spaced_anchors
-from tasks.train.loss import LossWeights, MetricSums, outcome_sums
+from tasks.train.loss import BlockOutcome, LossWeights, MetricSums, outcome_sums
 from tasks.train.validation import finished, validation_sums
 
 
@@ -43,16 +45,44 @@ class HeldOut:
         """Metrics over all fixed anchors; names are upstream's (`eal`, `accept_len`, ...) where it has them.
 
         The others stand in `validation`. The loss terms are means over batches, as upstream averages them.
+        Beside them how sure `conditional_1_acc` is: `held_out_blocks`, `held_out_conversations`, and its
+        standard error over conversations, `conditional_1_se`.
         """
         model.eval()
         sums = MetricSums()
+        first: list[tuple[int, int]] = []
         for group in self._groups:
             batch = make_batch(self._reader, group).to(self._device)
             anchors = spaced_anchors(batch, self._stride)
             if len(anchors):
                 outcome = adapter.run_blocks(model, batch, anchors, weights)
                 sums.add(outcome_sums(outcome) | validation_sums(outcome))
-        return finished(sums.means())
+                first += first_tokens(outcome, batch.document_ids[anchors])
+        return finished(sums.means()) | certainty(first)
+
+
+def first_tokens(outcome: BlockOutcome, documents: torch.Tensor) -> list[tuple[int, int]]:
+    """Right and all first draft tokens of each document.
+
+    Args:
+        documents: `[N]`, the document of each block.
+    """
+    valid = outcome.valid[:, outcome.first_slot]
+    right = outcome.correct[:, outcome.first_slot][valid].tolist()
+    hits, places = Counter[int](), Counter[int]()
+    for document, hit in zip(documents[valid].tolist(), right, strict=True):
+        hits[document] += int(hit)
+        places[document] += 1
+    return [(hits[document], count) for document, count in places.items()]
+
+
+def certainty(first: Sequence[tuple[int, int]]) -> dict[str, float]:
+    """How sure the share of right first tokens is; empty where nothing was drafted."""
+    share = share_of(first)
+    if share is None:
+        return {}
+    found = {"held_out_blocks": float(share.places), "held_out_conversations": float(share.conversations)}
+    return found if share.error is None else {**found, "conditional_1_se": share.error}
 
 
 class HeldOutSet(Protocol):

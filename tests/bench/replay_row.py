@@ -18,7 +18,7 @@ from servers import Workplace, extracting, workplace
 
 from tasks.evaluate.draft_check import record_of
 from tasks.report.progress import SilentProgress
-from tasks.serve.arms import serve_arm
+from tasks.serve.arms import draft_speculation, serve_arm
 from tasks.stream.settings import CaptureFiles
 from tasks.train.core import settings_for
 from tasks.train.run import train_draft
@@ -102,7 +102,7 @@ def live_runs(place: Workplace, draft: Path, asked: Sequence[Asked], runs: int) 
         place.launcher,
         name="arm-draft",
         target_dir=place.target,
-        draft_dir=draft,
+        speculation=draft_speculation(place.profile, draft),
         progress=SilentProgress(),
     ) as arm:
         decoded(arm, asked[:1], 1)

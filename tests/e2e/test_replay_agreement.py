@@ -18,7 +18,7 @@ from tasks.processes.guard import close_registry
 from tasks.processes.launcher import LocalLauncher
 from tasks.report.progress import SilentProgress
 from tasks.run_folder import RunFolder, create_run
-from tasks.serve.arms import serve_arm
+from tasks.serve.arms import draft_speculation, serve_arm
 from tasks.serve.target_folder import resolve_target
 from tasks.stages import STREAM, TRAIN
 from tasks.train.run import train_draft
@@ -91,7 +91,7 @@ def test_replay_says_what_the_engine_accepts(
             LocalLauncher(),
             name="arm-draft",
             target_dir=target,
-            draft_dir=draft,
+            speculation=draft_speculation(profile, draft),
             progress=SilentProgress(),
         ) as arm:
             live = decoded(arm, asked, profile.evaluate.live.concurrency)

@@ -152,7 +152,10 @@ def test_the_record_of_a_run_says_how_right_the_first_token_was() -> None:
     )  # fmt: skip
     record = record_of(draft)
     newer = draft.model_copy(update={"metrics": {**draft.metrics, "conditional_1_acc": 0.5}})
-    assert record_of(newer).first_right == 0.5
+    assert record_of(newer).first_right == 0.5 and record_of(newer).first_places is None
+    counts = {"held_out_blocks": 992.0, "held_out_conversations": 39.0, "conditional_1_se": 0.02}
+    counted = record_of(draft.model_copy(update={"metrics": {**newer.metrics, **counts}}))
+    assert (counted.first_places, counted.first_conversations, counted.first_error) == (992, 39, 0.02)
     assert record.first_right == 0.4 and record.aux_layer_ids == (3, 5) and record.sample_from_anchor is False
 
 

@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tasks.evaluate.draft_check import TrainingRecord, record_of
+from tasks.evaluate.draft_check_try import Score
 from tasks.evaluate.draft_check_variants import orders
 from tests.unit.tasks.evaluate.replay_world import ReplayWorld
 from tests.unit.tasks.train.conftest import AUX_LAYERS
@@ -32,7 +33,8 @@ def reworked(draft: Path, change: Any) -> Path:
 
 
 def test_a_good_draft_is_not_suspected(replayed: ReplayWorld, tmp_path: Path) -> None:
-    _, verdict, _ = replayed.replay(tmp_path, replayed.draft, record=record_of(replayed.checkpoint), **LITTLE)
+    record = record_of(replayed.checkpoint).model_copy(update={"first_right": 0.95})
+    _, verdict, _ = replayed.replay(tmp_path, replayed.draft, record=record, **LITTLE)
     assert verdict["diagnosis"] is None and verdict["trials"] == []
     assert verdict["first"] > LITTLE["min_first"]
 
@@ -42,6 +44,28 @@ def test_a_shifted_anchor_is_named(replayed: ReplayWorld, tmp_path: Path) -> Non
     said = diagnosis(replayed, tmp_path, draft)
     assert "with sample_from_anchor: true the same draft reaches" in said
     assert "its config.json is wrong" in said
+
+
+def test_corrections_of_a_draft_from_elsewhere_are_tried_whatever_it_reaches(
+    replayed: ReplayWorld, tmp_path: Path
+) -> None:
+    """A shifted anchor may leave more than any floor; a sound draft is not accused for being tried"""
+    draft = replayed.copy_draft(tmp_path / "draft", sample_from_anchor=False)
+    said = diagnosis(replayed, tmp_path, draft, min_first=0.0)
+    assert "with sample_from_anchor: true" in said and "less" not in said
+    (tmp_path / "sound").mkdir()
+    _, verdict, _ = replayed.replay(tmp_path / "sound", replayed.draft, min_first=0.0)
+    assert verdict["trials"] and verdict["diagnosis"] is None and verdict["notes"] == []
+
+
+def test_places_that_are_right_either_way_say_nothing() -> None:
+    """Four answers of 32 places: 31 % to 47 % is certain place by place, and would not be as two samples"""
+    before = Score(1.2, (True,) * 40 + (False,) * 88)
+    after = Score(1.55, (True,) * 60 + (False,) * 68)
+    assert after.restores(before) and not before.restores(after)
+    mixed = Score(1.55, (False,) * 40 + (True,) * 60 + (False,) * 28)
+    assert mixed.first == after.first and not mixed.restores(before)
+    assert not Score(1.25, after.hits).restores(before)
 
 
 def test_permuted_layers_of_the_draft_are_named(replayed: ReplayWorld, tmp_path: Path) -> None:
@@ -80,18 +104,44 @@ def test_other_rotary_settings_are_named(replayed: ReplayWorld, tmp_path: Path) 
     assert "with the target's rotary settings" in said and "'rope_theta': 3.0" in said
 
 
-def test_an_untrained_draft_is_said_to_be_one(replayed: ReplayWorld, tmp_path: Path) -> None:
+def forget(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of a draft that learnt nothing."""
     import torch
 
-    def forget(tensors: dict[str, Any]) -> dict[str, Any]:
-        random = torch.Generator().manual_seed(0)
-        return {
-            name: value
-            if "norm" in name or name in ("d2t", "t2d", "lm_head.weight")
-            else torch.randn(value.shape, generator=random).to(value.dtype) / 30
-            for name, value in tensors.items()
-        }
+    random = torch.Generator().manual_seed(0)
+    return {
+        name: value
+        if "norm" in name or name in ("d2t", "t2d", "lm_head.weight")
+        else torch.randn(value.shape, generator=random).to(value.dtype) / 30
+        for name, value in tensors.items()
+    }
 
+
+def test_a_record_of_few_conversations_raises_no_alarm(replayed: ReplayWorld, tmp_path: Path) -> None:
+    """Less than training measured, but that was on three conversations: said in a note, with what to do"""
+    draft = reworked(replayed.copy_draft(tmp_path / "draft"), forget)
+    record = TrainingRecord(
+        source="a test", first_right=0.1, first_places=30, first_conversations=3, first_error=0.06
+    )
+    _, verdict, _ = replayed.replay(tmp_path, draft, record=record)
+    assert verdict["first"] < verdict["expected"] and verdict["trials"]
+    assert verdict["diagnosis"] is None
+    (note,) = verdict["notes"]
+    assert "a test measured 10.0% of 30 in 3" in note and "no alarm: for a verdict evaluate more" in note
+
+
+def test_rotary_settings_that_cost_little_are_noted(replayed: ReplayWorld, tmp_path: Path) -> None:
+    config = json.loads((replayed.draft / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    layer["rope_parameters"] = {"rope_type": "default", "rope_theta": 9000.0}
+    draft = replayed.copy_draft(tmp_path / "draft", transformer_layer_config=layer)
+    _, verdict, _ = replayed.replay(tmp_path, draft)
+    assert verdict["diagnosis"] is None
+    (note,) = verdict["notes"]
+    assert "its rotary settings are {'rope_type': 'default', 'rope_theta': 9000.0}, the target's" in note
+
+
+def test_an_untrained_draft_is_said_to_be_one(replayed: ReplayWorld, tmp_path: Path) -> None:
     draft = reworked(replayed.copy_draft(tmp_path / "draft"), forget)
     record = record_of(replayed.checkpoint)
     said = diagnosis(replayed, tmp_path, draft, record=record.model_copy(update={"first_right": 0.9}))

@@ -10,13 +10,19 @@ import torch
 from safetensors.torch import load_file
 
 from tasks.evaluate.draft_model import draft_blocks, load_draft
-from tasks.evaluate.replay import document_of, slots_file
+from tasks.evaluate.replay import document_of, slots_file, walks_of
 from tasks.evaluate.replay_pass import Document, replay_document
 from tasks.evaluate.replay_target import target_head
 from tasks.stream.log import HiddenStateLog
 from tests.unit.tasks.evaluate.replay_world import ANSWER, PROMPTS, ReplayWorld
 
 PLENTY = 2**28
+
+
+def test_an_answer_may_be_longer_than_what_is_walked() -> None:
+    """Only the anchors of the longest walk are drafted; the tokens behind it are known all the same"""
+    walks, longest = walks_of([[2, 3], [9, 9], [4, 5]], [], [1, 2, 3, 4, 5, 6, 7, 8], [4])
+    assert walks["4"]["rounds"] == 1 and walks["4"]["accepted"] == 2 and longest.anchors == (0,)
 
 
 def documents(world: ReplayWorld, model: Any) -> list[Document]:

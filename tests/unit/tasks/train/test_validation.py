@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tasks.train.heldout import certainty, first_tokens
 from tasks.train.loss import BlockOutcome, MetricSums
 from tasks.train.run import train_draft
 from tasks.train.validation import conditional_accuracy, finished, slope, validation_sums
@@ -91,6 +92,23 @@ def test_batches_add_up() -> None:
         assert apart[name] == pytest.approx(value), name
 
 
+def test_first_tokens_are_counted_by_conversation() -> None:
+    """Blocks without a first slot count nowhere; the known slot before it is passed over"""
+    found = outcome(
+        [[0.0, 1, 0], [0, 0, 1], [0, 1, 1], [0, 1, 0]],
+        [[0, 0.5, 0.5]] * 4,
+        None,
+        [[False, True, True]] * 3 + [[False, False, False]],
+        first=1,
+    )
+    counts = first_tokens(found, torch.tensor([4, 4, 7, 7]))
+    assert counts == [(1, 2), (1, 1)]
+    sure = certainty(counts)
+    assert sure["held_out_blocks"] == 3 and sure["held_out_conversations"] == 2
+    assert sure["conditional_1_se"] == pytest.approx((2 * ((1 / 3) ** 2 + (1 / 3) ** 2)) ** 0.5 / 3)
+    assert certainty([]) == {} and "conditional_1_se" not in certainty([(1, 2)])
+
+
 def test_slope_of_a_line() -> None:
     assert slope({1: 0.9, 2: 0.7, 3: 0.5}) == pytest.approx(-0.2)
     assert slope({1: 0.5, 3: 0.5}) == 0
@@ -107,6 +125,7 @@ def test_each_epoch_writes_them(world: TinyWorld, tmp_path: Path, quiet: Any, ne
     for row in held:
         # Position 1 is reached by every block, so there it is the plain accuracy.
         assert row["conditional_1_acc"] == pytest.approx(row["position_0_acc"])
+        assert row["held_out_blocks"] >= row["held_out_conversations"] >= 1 and row["conditional_1_se"] >= 0
         assert row["eal"] == pytest.approx(1 + _greedy(row), rel=0.2)
         # An untrained draft may never reach the second position.
         assert wanted - row.keys() <= {f"conditional_{k}_acc" for k in range(2, 5)} | {"suffix_decay"}
