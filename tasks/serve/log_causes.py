@@ -41,6 +41,11 @@ CAUSES = (
         "end other programs on the device, or set --gpu-memory-utilization in serve.extra_args",
     ),
     _cause(
+        r"on kv cache allocation is less than requested memory",
+        "the machine has too little free memory for the KV cache",
+        "end other programs, or lower serve.kv_cache_gib",
+    ),
+    _cause(
         r"KV cache is needed, which is larger than the available|max seq len .* larger than the maximum",
         "the KV cache is too small for target.max_model_len",
         "raise serve.kv_cache_gib or lower target.max_model_len",
@@ -71,7 +76,8 @@ CAUSES = (
         "look at serve.extra_args; this engine's version may have other options",
     ),
     _cause(
-        r"trust_remote_code|trust-remote-code",
+        r"custom code.*must be executed|may contain custom code|pass the argument .trust_remote_code"
+        r"|use the .--trust-remote-code",
         "the model asks to run its own Python code",
         "read that code first, then set target.trust_remote_code: true",
     ),
@@ -83,9 +89,13 @@ CAUSES = (
 )
 
 
+# An engine tells its whole configuration, in which the names of causes stand too.
+_INFORMS = re.compile(r"^(\([^)]*\) )?INFO\b")
+
+
 def find_cause(lines: Iterable[str]) -> tuple[Cause, str] | None:
     """First known cause with the line that shows it."""
-    kept = list(lines)
+    kept = [line for line in lines if not _INFORMS.search(line)]
     for cause in CAUSES:
         for line in kept:
             if cause.pattern.search(line):
