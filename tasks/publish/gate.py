@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from profiles.schema import DOMAINS, Profile
+from profiles.schema import Profile
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.models import Decision
 from tasks.stream.models import CaptureManifest
@@ -75,8 +75,9 @@ def training_faults(draft: DraftCheckpoint, captures: CaptureManifest) -> list[s
 def measurement_faults(rules: Rules, evaluation: EvaluationReport) -> list[str]:
     """Measurements that measured nothing, or not everything."""
     faults = []
+    wanted = {**evaluation.replay.domains, **evaluation.live.domains}  # whatever the user's domains are
     for name, measured in (("replay", evaluation.replay), ("live", evaluation.live)):
-        empty = [d for d in DOMAINS if d not in measured.domains or measured.domains[d].prompts == 0]
+        empty = [d for d in wanted if d not in measured.domains or measured.domains[d].prompts == 0]
         if empty:
             faults.append(f"{name}: no prompts in {', '.join(empty)}")
         silent = [d for d, tau in measured.domains.items() if tau.prompts and tau.rounds == 0]

@@ -1,4 +1,4 @@
-"""Every arm on real engines, and a server that accepts what it should not: `make verify PART=controls`."""
+"""Every arm on real engines, and a server that accepts what it should not: `make verify PART=arms`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from small_evaluation import evaluate_little, small_evaluation
 from tasks.evaluate.arm_models import ArmDetail
 from tasks.evaluate.models import ArmsDetail, EvaluationReport
 
-pytestmark = [pytest.mark.verify("controls"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.verify("arms"), pytest.mark.timeout(1800)]
 Record = Callable[[str, object], None]
 # vLLM's own way to accept every drafted token, whatever the target thinks of it.
 ACCEPTS_ALL = {

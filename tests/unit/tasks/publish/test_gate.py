@@ -67,6 +67,13 @@ def test_rounding_ties_do_not_hold() -> None:
     assert decide(RULES, report, checkpoint(NOWHERE), captures(), None).promote
 
 
+def test_domains_of_a_users_own_are_enough() -> None:
+    """Nine domains are our prompts', not everybody's."""
+    own = measurement(domains={"support": tau(1.7, 1.5), "contracts": tau(1.7, 1.5)})
+    decision = decide(RULES, evaluation(replay=own, live=own), checkpoint(NOWHERE), captures(), None)
+    assert decision.promote, decision.reasons
+
+
 def test_untrained_and_lost() -> None:
     untrained = decide(RULES, evaluation(), checkpoint(NOWHERE, steps=0), captures(), None)
     lost = decide(RULES, evaluation(), checkpoint(NOWHERE), captures(lost=2), None)
