@@ -67,7 +67,7 @@ def planned_arms(profile: Profile, target_dir: Path) -> list[PlannedArm]:
 
 
 def _arm(profile: Profile, target_dir: Path, arm: PlannedArm) -> tuple[str, ...]:
-    return arm_argv(profile, target_dir, None, 0, arm.speculation)
+    return arm_argv(profile, target_dir, 0, arm.speculation)
 
 
 def processes_at_once(processes: Sequence[PlannedProcess], *, overlaps: bool) -> list[PlannedProcess]:

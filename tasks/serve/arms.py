@@ -86,10 +86,8 @@ def runner_for(method: str, interpreted: bool) -> Runner:
     return "v1" if method in _ONLY_V1 or (interpreted and method in _NOT_INTERPRETED) else "v2"
 
 
-def draft_speculation(profile: Profile, draft_dir: Path | None) -> Speculation:
-    """Serve a DSpark draft with the profile's settings; None is the target alone."""
-    if draft_dir is None:
-        return TARGET_ALONE
+def draft_speculation(profile: Profile, draft_dir: Path) -> Speculation:
+    """Serve a DSpark draft with the profile's settings."""
     return Speculation(dspark_speculative_config(profile, str(draft_dir)))
 
 
@@ -104,26 +102,18 @@ def knows_request_metrics() -> bool:
 
 
 def arm_argv(
-    profile: Profile,
-    target_dir: Path,
-    draft_dir: Path | None,
-    port: int,
-    speculation: Speculation | None = None,
+    profile: Profile, target_dir: Path, port: int, speculation: Speculation = TARGET_ALONE
 ) -> tuple[str, ...]:
     """Command line of an arm; arms differ in what they draft with, and in nothing else.
 
     The engine refuses to report acceptance by request where nothing is drafted, so the plain arm lacks that
     option.
-
-    Args:
-        speculation: In place of the DSpark draft in `draft_dir`.
     """
-    how = speculation or draft_speculation(profile, draft_dir)
     live = profile.evaluate.live
     further: tuple[str, ...] = ()
-    if how.config is not None:
+    if speculation.config is not None:
         reporting = REQUEST_METRICS if knows_request_metrics() else ()
-        further = ("--speculative-config", json.dumps(dict(how.config)), *reporting)
+        further = ("--speculative-config", json.dumps(dict(speculation.config)), *reporting)
     return server_argv(
         profile,
         model=target_dir,
@@ -176,7 +166,7 @@ def serve_arm(
         name=name,
         stage="evaluate",
         role="serve",
-        argv=arm_argv(profile, target_dir, None, port, speculation),
+        argv=arm_argv(profile, target_dir, port, speculation),
         env=arm_environment(profile, speculation.runner),
         secret_env={"VLLM_API_KEY": key},
         ports=(port,),
@@ -190,7 +180,7 @@ def serve_arm(
                 url=server.url,
                 served_name=server.served_name,
                 api_key=key,
-                argv=("python", *arm_argv(profile, target_dir, None, 0, speculation)[1:]),
+                argv=("python", *arm_argv(profile, target_dir, 0, speculation)[1:]),
                 engine=engine_version(),
                 handle=handle,
             )

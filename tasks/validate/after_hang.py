@@ -42,8 +42,5 @@ def _said(report: ValidationReport) -> list[str]:
         return [f"hardware check after it: nothing fails ({passed} checks passed)"]
     lines = ["hardware check after it, which a resume runs again first:"]
     for line in failed:
-        where = f" on {line.where}" if line.where else ""
-        lines.append(f"  {line.name}{where}: observed {line.observed}, required {line.required}")
-        if line.remedy:
-            lines.append(f"    to do: {line.remedy}")
+        lines += line.told()
     return lines

@@ -145,12 +145,7 @@ def raise_if_failed(report: ValidationReport) -> None:
     place = f"on {len(subjects)} nodes" if len(subjects) > 1 else "on this machine"
     lines = [f"{len(failed)} {words} {place}:"]
     for line in failed:
-        where = f" on {line.where}" if line.where else ""
-        lines.append(f"  {line.name}{where}: observed {line.observed}, required {line.required}")
-        if line.message:
-            lines.append(f"    {line.message}")
-        if line.remedy:
-            lines.append(f"    to do: {line.remedy}")
+        lines += line.told()
     ids = list(dict.fromkeys(line.name for line in failed))
     known = all(id in CHECKS and CHECKS[id].user_input for id in ids)
     kind = UnmetRequirement if known else HardwareError

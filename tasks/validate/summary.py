@@ -37,6 +37,16 @@ class Line:
     def name(self) -> str:
         return ", ".join(self.ids)
 
+    def told(self) -> list[str]:
+        """What was found and what to do, as indented lines of an error."""
+        where = f" on {self.where}" if self.where else ""
+        lines = [f"  {self.name}{where}: observed {self.observed}, required {self.required}"]
+        if self.message:
+            lines.append(f"    {self.message}")
+        if self.remedy:
+            lines.append(f"    to do: {self.remedy}")
+        return lines
+
 
 def summary_lines(checks: Sequence[CheckResult]) -> tuple[Line, ...]:
     """All results of a report, worst first."""

@@ -16,6 +16,7 @@ from tasks.serve.arms import (
     Speculation,
     arm_argv,
     arm_environment,
+    draft_speculation,
     knows_request_metrics,
     runner_for,
 )
@@ -93,8 +94,8 @@ def test_the_writer_gives_up_before_the_reader_does(read_timeout_s: float) -> No
 
 
 def test_arms_differ_in_the_draft_only() -> None:
-    plain = arm_argv(profile(), Path("/m"), None, 1)
-    drafted = arm_argv(profile(), Path("/m"), Path("/d"), 1)
+    plain = arm_argv(profile(), Path("/m"), 1)
+    drafted = arm_argv(profile(), Path("/m"), 1, draft_speculation(profile(), Path("/d")))
     assert drafted[: len(plain)] == plain
     assert drafted[len(plain)] == "--speculative-config"
     assert drafted[len(plain) + 2 :] == (REQUEST_METRICS if knows_request_metrics() else ())
@@ -108,9 +109,9 @@ def test_arms_differ_in_the_draft_only() -> None:
 
 
 def test_an_arm_of_another_method_differs_in_its_method_only() -> None:
-    plain = arm_argv(profile(), Path("/m"), None, 1)
+    plain = arm_argv(profile(), Path("/m"), 1)
     how = Speculation({"method": "ngram", "num_speculative_tokens": 3}, "v1")
-    other = arm_argv(profile(), Path("/m"), None, 1, how)
+    other = arm_argv(profile(), Path("/m"), 1, how)
     assert other[: len(plain)] == plain
     assert json.loads(other[len(plain) + 1]) == {"method": "ngram", "num_speculative_tokens": 3}
 
