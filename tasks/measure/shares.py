@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+
+from tasks.measure.quantiles import student
 
 LEVEL = 0.001
 """Chance of a healthy draft to be called a bad one."""
@@ -102,10 +103,5 @@ def _variance(share: Share, value: float, alike: float) -> float:
 
 
 def _limit(freedom: int) -> float | None:
-    """Quantile of Student's t at `1 - LEVEL`, by its expansion around the normal one (Abramowitz 26.7.5)."""
-    if freedom < FEWEST:
-        return None
-    z = NormalDist().inv_cdf(1 - LEVEL)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
+    """Errors that chance exceeds once in `1 / LEVEL` times, to one side."""
+    return None if freedom < FEWEST else student(1 - 2 * LEVEL, freedom)

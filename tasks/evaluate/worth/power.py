@@ -6,7 +6,7 @@ import math
 from statistics import NormalDist
 
 from tasks.evaluate.worth.models import Figure, Power
-from tasks.evaluate.worth.quantiles import two_sided
+from tasks.measure.quantiles import two_sided
 
 CHANCE = 0.8
 """An effect is called detectable if the measurement finds it in four of five cases."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tasks.evaluate.worth.models import Curve, SpeedUp, Standing
 from tasks.evaluate.worth.points import Cell, Cells, along
-from tasks.evaluate.worth.quantiles import student, two_sided
+from tasks.measure.quantiles import student, two_sided
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from load_sweeps import point, sweep
 
 from tasks.evaluate.load.models import LoadPoint
 from tasks.evaluate.worth.points import usable
-from tasks.evaluate.worth.quantiles import student, two_sided
 from tasks.evaluate.worth.speedup import Noise, Spread, curve, noise_of
+from tasks.measure.quantiles import student, two_sided
 
 
 def simple(arm: str, concurrency: int, tokens_per_s: float) -> LoadPoint:
