@@ -32,6 +32,8 @@ from tasks.validate.summary import summary_lines
 
 _STEPS = 4
 _ANOTHER = "another check failed before it"
+_HELD_BY_A_RUN = ("host.memory", "gpu.idle", "net.ports", "disk.run_root")
+"""Checks of what is still free, which a run that has started holds itself."""
 
 
 def validate(
@@ -77,10 +79,10 @@ def validate(
 def check_machines(
     profile: Profile, run: RunFolder, launcher: Launcher, progress: Progress
 ) -> ValidationReport:
-    """Check the nodes of a plan again while a run has them; input and store are left alone."""
+    """Check the nodes of a plan again while a run has them; what the run holds is left alone."""
     need = requirements_of(profile, own_requirements())
     nodes = _read_nodes(profile, run, run.path.parent, launcher, progress)
-    results = judge(nodes, need)
+    results = _skipping(judge(nodes, need), _HELD_BY_A_RUN, "the run holds it itself")
     return report_of(nodes, _without_round_trip(results, need, "the run holds its store"))
 
 
@@ -163,10 +165,13 @@ def _without_round_trip(
     results: tuple[CheckResult, ...], need: Requirements, why: str
 ) -> tuple[CheckResult, ...]:
     """The round trip was not run, and why; what its plan rules found stays."""
-    if plan_problems(need):
-        return results
+    return results if plan_problems(need) else _skipping(results, (ROUND_TRIP,), why)
+
+
+def _skipping(results: Iterable[CheckResult], ids: Sequence[str], why: str) -> tuple[CheckResult, ...]:
+    """The same results, of which those called `ids` were not run."""
     skipped = {"status": "skip", "observed": "not run", "message": why, "remedy": ""}
-    found = [one.model_copy(update=skipped) if one.id == ROUND_TRIP else one for one in results]
+    found = [one.model_copy(update=skipped) if one.id in ids else one for one in results]
     return tuple(sorted(found, key=lambda result: WORST_FIRST.index(result.status)))
 
 

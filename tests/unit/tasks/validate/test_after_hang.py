@@ -29,7 +29,7 @@ class Unreached(LocalLauncher):
         raise RetrainError("the allocation is gone")
 
 
-def hung(tmp_path: Path, launcher: LocalLauncher, **hardware: int) -> tuple[str, bool]:
+def hung(tmp_path: Path, launcher: LocalLauncher, **hardware: float) -> tuple[str, bool]:
     """The error of a stage that hangs, and whether a resume would take the machine as checked."""
     ample = {"min_memory_gib": 0, "min_disk_gib": 0, "min_cores": 1, **hardware}
     profile = load_profile("laptop", {"hardware": ample}).profile
@@ -57,9 +57,14 @@ def test_a_sound_machine_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_what_fails_is_named_and_checked_again_by_a_resume(tmp_path: Path) -> None:
-    said, is_checked = hung(tmp_path, LocalLauncher(), min_memory_gib=10**6)
+    said, is_checked = hung(tmp_path, LocalLauncher(), min_cores=10**4)
     assert "hardware check after it, which a resume runs again first:" in said
-    assert "host.memory: observed" in said and "to do:" in said and not is_checked
+    assert "host.cores: observed" in said and "to do:" in said and not is_checked
+
+
+def test_what_the_run_itself_holds_is_no_fault_of_the_machine(tmp_path: Path) -> None:
+    said, is_checked = hung(tmp_path, LocalLauncher(), min_memory_gib=10**6, min_disk_gib=10**6)
+    assert "hardware check after it: nothing fails (" in said and is_checked
 
 
 def test_a_check_that_fails_itself_hides_no_hang(tmp_path: Path) -> None:
