@@ -92,9 +92,9 @@ class Train(Part):
     init_vocabulary: Literal["carry", "rebuild"] = "carry"
     """Draft vocabulary under `init_from`: `carry` keeps that draft's tokens, `rebuild` chooses them from the
     captures again and carries over what is known of those in both."""
-    warm_rate: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Factor on both peak learning rates under `init_from`: the rate that a new draft needs costs an earlier
-    one more than the captures give back."""
+    warm_rate: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Factor on both peak learning rates under `init_from`: the whole rate costs an earlier draft more than a
+    mix of captures gives back, a small one learns shifted prompts too slowly."""
     epochs: Count = 8
     """Passes over the captures."""
     max_steps: Count | None = None

@@ -54,6 +54,20 @@ def test_every_ablation_gives_a_row_with_both_seeds(captures: Captured) -> None:
     assert '"sample_from_anchor": false' in config and '"block_size": 5' in config
 
 
+@pytest.mark.parametrize(("mark", "steps"), [(1.2, 10), (1.4, 20), (9.0, 80.0)])
+def test_a_warm_start_counts_the_steps_of_the_shortest_planned_training(
+    monkeypatch: pytest.MonkeyPatch, captures: Captured, mark: float, steps: float
+) -> None:
+    """Trainings of 1, 2 and 4 epochs of ten steps; never reached counts twice the steps of the longest."""
+
+    def planned(*_: object, epochs: int, **__: object) -> Arm:
+        return Arm({}, [(0, 1.0), (10 * epochs, 1.0 + 0.25 * epochs)], captures.folder, 10 * epochs)
+
+    monkeypatch.setattr(train_quality, "train_arm", planned)
+    world = Captured(captures.settings, captures.folder, QualitySize(epochs=4))
+    assert train_quality.shortest(world, 0, captures.log, captures.folder, mark) == steps
+
+
 def test_domains_stand_in_for_days(captures: Captured, tmp_path: Path) -> None:
     world = Captured(captures.settings, tmp_path, captures.size)
     logs = [HiddenStateLog(folder) for folder in train_quality.split_by_domain(world)]
