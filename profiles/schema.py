@@ -16,6 +16,7 @@ from profiles.evaluation import Evaluate
 from profiles.hardware import Hardware
 from profiles.part import Count, Dtype, Part, Port, Positive, Seconds
 from profiles.prompting import Prompts
+from profiles.publishing import Publish
 from profiles.store import Store
 from profiles.streaming import Stream, in_flight_bytes, most_in_flight_bytes, require_time_to_put
 from profiles.training import Draft as Draft
@@ -101,21 +102,6 @@ class Serve(Part):
     """Longest silence of the server's log while it starts, seconds."""
     progress_timeout_s: Seconds = 180.0
     """Longest time in which requests are open and no token is generated, seconds."""
-
-
-class Publish(Part):
-    """Where a draft goes and when."""
-
-    kind: Literal["local"] = "local"
-    """`local`: a versioned folder under the run root."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")] = "draft"
-    """Name of the published draft; versions are folders below it."""
-    folder: str | None = None
-    """Folder of published drafts; empty takes `published/` under the run root."""
-    margin: Annotated[float, Field(ge=0)] = 0.05
-    """How far the lower bound of the macro acceptance length must be above 1.0, or above the incumbent."""
-    license: str = "apache-2.0"
-    """License identifier of the published draft."""
 
 
 class Report(Part):
