@@ -1,0 +1,125 @@
+"""The hub of `fakes/publishing_hub` for a `with` block, and a publisher's side of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from profiles.publishing import Hub
+from tasks.processes.ports import free_port
+from tasks.publish.hub.patience import Patience
+
+PROGRAM = Path(__file__).resolve().parents[1] / "fakes" / "publishing_hub"
+WRITER, READER, STRANGER = "hf_writing_canary_token", "hf_reading_canary_token", "hf_strange_canary_token"
+TOKENS = {
+    WRITER: {"name": "lab", "role": "write", "orgs": {"team": "write", "club": "read"}},
+    READER: {"name": "lab", "role": "read"},
+    STRANGER: {"name": "stranger", "role": "write"},
+}
+REPO = "lab/draft"
+
+
+@dataclass(frozen=True)
+class RunningHub:
+    """A hub that answers at `url` and keeps its state in `folder`."""
+
+    url: str
+    folder: Path
+
+    def fail(self, *rules: dict[str, Any]) -> None:
+        """Let requests go wrong from now on, and forget those so far."""
+        httpx.post(f"{self.url}/_control/faults", json=rules, trust_env=False).raise_for_status()
+
+    def requests(self, containing: str = "") -> list[dict[str, Any]]:
+        """What was asked for since the last `fail`, by method and path."""
+        rows = httpx.get(f"{self.url}/_control/requests", trust_env=False).json()
+        return [row for row in rows if containing in f"{row['method']} {row['path']}"]
+
+    def state(self, repo: str = REPO) -> dict[str, Any]:
+        return json.loads((self.folder / "repositories" / repo / "state.json").read_text())
+
+    def head(self, ref: str = "refs/heads/main", repo: str = REPO) -> str:
+        return str(self.state(repo)["refs"][ref][-1])
+
+    def commit(self, identity: str, repo: str = REPO) -> dict[str, Any]:
+        return json.loads((self.folder / "repositories" / repo / "commits" / identity).read_text())
+
+    def files(self, ref: str = "refs/heads/main", repo: str = REPO) -> dict[str, bytes]:
+        """Path -> content of what a reader of a branch or tag gets."""
+        tree = self.commit(self.head(ref, repo), repo)["tree"]
+        return {path: (self.folder / "blobs" / one["sha256"]).read_bytes() for path, one in tree.items()}
+
+    def version(self, ref: str = "refs/heads/main") -> str | None:
+        """Version that a branch holds, every file of it compared with its manifest.
+
+        Raises:
+            AssertionError: A mixture.
+        """
+        files = self.files(ref)
+        if "manifest.json" not in files:
+            assert set(files) <= {".gitattributes"}, f"files without a manifest: {sorted(files)}"
+            return None
+        manifest = json.loads(files["manifest.json"])
+        digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+        extra = set(files) - set(manifest["files"]) - {"manifest.json", ".gitattributes", "NOTES.md"}
+        assert not extra, f"files of another version: {extra}"
+        assert {path: digests.get(path) for path in manifest["files"]} == manifest["files"]
+        return str(manifest["version"])
+
+
+@contextmanager
+def running_hub(folder: Path) -> Iterator[RunningHub]:
+    """Serve a folder as a hub until the block ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokens.json").write_text(json.dumps(TOKENS))
+    port = free_port("127.0.0.1")
+    process = subprocess.Popen((sys.executable, str(PROGRAM), "--port", str(port), "--folder", str(folder)))
+    hub = RunningHub(f"http://127.0.0.1:{port}", folder)
+    try:
+        while process.poll() is None:
+            try:
+                hub.requests()
+                break
+            except httpx.HTTPError:
+                time.sleep(0.02)
+        yield hub
+    finally:
+        process.kill()
+        process.wait()
+
+
+def use_hub(monkeypatch: pytest.MonkeyPatch, hub: RunningHub) -> None:
+    """Let this process publish there; large files go by the plain protocol, which the hub speaks."""
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+
+def publisher_environment(hub: RunningHub) -> dict[str, str]:
+    """Environment of a publisher in a process of its own."""
+    kept = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    return {**kept, "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+
+
+def settings(**changes: Any) -> Hub:
+    return Hub(**{"repo": REPO, "timeout_s": 60.0, **changes})
+
+
+def hasty(hub: Hub) -> Patience:
+    """Hardly any waiting between tries."""
+    return Patience(hub.attempts, hub.timeout_s, first_wait_s=0.02)
