@@ -19,6 +19,7 @@ _SECRET_WORDS = (
 )
 _URL_PASSWORD = re.compile(r"(://[^/@\s:]*:)[^/@\s]+@")
 _SHORTEST = 6
+_handed_in: set[str] = set()
 MASK = "***"
 
 
@@ -34,9 +35,16 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
     return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
 
 
+def register_secret(value: str) -> None:
+    """Let `redact` mask a secret that came from elsewhere than a variable, as long as this process lives."""
+    if len(value) >= _SHORTEST:
+        _handed_in.add(value)
+
+
 def redact(text: str) -> str:
-    """The text without passwords of URLs and without values of this process's secret variables."""
+    """The text without passwords of URLs, values of secret variables and registered secrets."""
     masked = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
-    for secret in secrets_of(os.environ):
+    known = {*secrets_of(os.environ), *_handed_in}
+    for secret in sorted(known, key=len, reverse=True):
         masked = masked.replace(secret, MASK)
     return masked

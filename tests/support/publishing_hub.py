@@ -123,3 +123,11 @@ def settings(**changes: Any) -> Hub:
 def hasty(hub: Hub) -> Patience:
     """Hardly any waiting between tries."""
     return Patience(hub.attempts, hub.timeout_s, first_wait_s=0.02)
+
+
+def people(hub: RunningHub, files: dict[str, bytes], title: str) -> None:
+    """A commit on `main` by somebody with a browser."""
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    operations = [CommitOperationAdd(path, content) for path, content in files.items()]
+    HfApi(hub.url, token=WRITER).create_commit(REPO, operations, commit_message=title)

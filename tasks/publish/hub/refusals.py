@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from huggingface_hub.errors import HfHubHTTPError
+from typing import TYPE_CHECKING
 
 from profiles.publishing import Hub
 from tasks.errors import PublishError
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
 
 
 def token_place(hub: Hub) -> str:
@@ -15,12 +18,23 @@ def token_place(hub: Hub) -> str:
     return f"the environment variable {hub.token_env}"
 
 
-def refusal(error: HfHubHTTPError, hub: Hub) -> PublishError:
+class HubRefused(PublishError):
+    """An answer that no waiting changes. `missing`: the repository is not there, or may not be seen."""
+
+    status = 0
+    missing = False
+
+
+def refusal(error: HfHubHTTPError, hub: Hub) -> HubRefused:
     """The error of an answer that no waiting changes."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
     status = error.response.status_code
     told = (error.server_message or "").splitlines()
     what = f"the hub answered {status}" + (f": {told[0][:200]}" if told else "")
-    return PublishError(what, where=hub.repo, hint=_remedies(hub).get(status, _OTHERWISE))
+    found = HubRefused(what, where=hub.repo, hint=_remedies(hub).get(status, _OTHERWISE))
+    found.status, found.missing = status, isinstance(error, RepositoryNotFoundError)
+    return found
 
 
 _OTHERWISE = "look at the repository's page; then run the publish stage again"

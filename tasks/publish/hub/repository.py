@@ -18,7 +18,7 @@ from huggingface_hub import (
     get_session,
     hf_hub_url,
 )
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils._http import hf_raise_for_status
 
@@ -28,7 +28,7 @@ from tasks.publish.hub.client import Unsure, patient_requests
 from tasks.publish.hub.contents import Blob, Version, is_content, version_of
 from tasks.publish.hub.mark import Mark, read_mark
 from tasks.publish.hub.patience import Patience
-from tasks.publish.hub.refusals import refusal
+from tasks.publish.hub.refusals import HubRefused, refusal
 
 MAIN = "main"
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -85,13 +85,14 @@ class Repository:
 
     def ensure(self) -> None:
         """Make the repository if it is missing; one that exists keeps what it is."""
-        self.ask(lambda: self.api.create_repo(self.name, private=self.hub.private, exist_ok=True))
+        if not self.exists():
+            self.ask(lambda: self.api.create_repo(self.name, private=self.hub.private, exist_ok=True))
 
     def exists(self) -> bool:
         try:
             self.ask(lambda: self.api.auth_check(self.name))
-        except PublishError as error:
-            if isinstance(error.__context__, RepositoryNotFoundError):
+        except HubRefused as refused:
+            if refused.missing:
                 return False
             raise
         return True

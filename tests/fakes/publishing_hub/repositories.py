@@ -22,9 +22,9 @@ MAIN = "refs/heads/main"
 class Refused(Exception):
     """An answer with an error status, and the hub's code for it."""
 
-    def __init__(self, status: int, message: str, code: str = "") -> None:
+    def __init__(self, status: int, message: str, code: str = "", **more: str) -> None:
         super().__init__(message)
-        self.status, self.message, self.code = status, message, code
+        self.status, self.message, self.code, self.more = status, message, code, more
 
 
 def git_oid(content: bytes) -> str:

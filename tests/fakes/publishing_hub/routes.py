@@ -27,10 +27,11 @@ def create(request: Request) -> Answer:
     if not accounts.may_write(account, name):
         raise Refused(403, f"you don't have the rights to create a model under the namespace {owner}")
     repository = Repository(request.root, name)
+    url = f"http://{request.headers.get('Host')}/{name}"
     if repository.exists:
-        raise Refused(409, "You already created this model repo")
+        raise Refused(409, "You already created this model repo", url=url)
     repository.create(wanted.get("visibility") == "private", str(account and account["name"]))
-    return as_json({"url": f"http://{request.headers.get('Host')}/{name}", "name": name})
+    return as_json({"url": url, "name": name})
 
 
 def validate_card(request: Request) -> Answer:
@@ -196,7 +197,7 @@ def answer(request: Request) -> Answer:
                 return handler(request, *(unquote(group) for group in match.groups()))
         raise Refused(404, f"no such address: {request.path}", "EntryNotFound")
     except Refused as refused:
-        found = as_json({"error": refused.message}, refused.status)
+        found = as_json({"error": refused.message, **refused.more}, refused.status)
         found.headers |= {"X-Error-Message": refused.message}
         found.headers |= {"X-Error-Code": refused.code} if refused.code else {}
         return found
