@@ -70,9 +70,9 @@ def publish(
     place = draft_root(profile, run.path.parent)
     weights = sha256_file(draft_dir / "model.safetensors")
     own = published_by(place, run.run_id, weights)
+    champion = champion_before(place, own)
     if publisher is not None and own is not None and publisher.gave_away(place / own):
         own = None  # the hub has another draft under that number
-    champion = champion_before(place, own)
     decision = decide(rules_of(profile), evaluation, draft, captures, champion)
     package = Package(
         profile=profile,

@@ -19,7 +19,11 @@ import pytest
 
 from profiles.publishing import Hub
 from tasks.processes.ports import free_port
+from tasks.publish.hub.models import HubRelease
 from tasks.publish.hub.patience import Patience
+from tasks.publish.hub.reading import Load
+from tasks.publish.hub.release import release
+from tasks.publish.verify import verify_folder
 
 PROGRAM = Path(__file__).resolve().parents[1] / "fakes" / "publishing_hub"
 WRITER, READER, STRANGER = "hf_writing_canary_token", "hf_reading_canary_token", "hf_strange_canary_token"
@@ -58,16 +62,28 @@ class RunningHub:
 
     def files(self, ref: str = "refs/heads/main", repo: str = REPO) -> dict[str, bytes]:
         """Path -> content of what a reader of a branch or tag gets."""
-        tree = self.commit(self.head(ref, repo), repo)["tree"]
+        return self.files_at(self.head(ref, repo), repo)
+
+    def files_at(self, commit: str, repo: str = REPO) -> dict[str, bytes]:
+        """Path -> content of a commit."""
+        tree = self.commit(commit, repo)["tree"]
         return {path: (self.folder / "blobs" / one["sha256"]).read_bytes() for path, one in tree.items()}
 
+    def blob_of(self, file: Path) -> Path:
+        """Where the hub keeps a content, once it has it."""
+        return self.folder / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
+
     def version(self, ref: str = "refs/heads/main") -> str | None:
-        """Version that a branch holds, every file of it compared with its manifest.
+        """Version that a branch or tag holds; see `version_at`."""
+        return self.version_at(self.head(ref))
+
+    def version_at(self, commit: str) -> str | None:
+        """Version that a commit holds, every file of it compared with its manifest.
 
         Raises:
             AssertionError: A mixture.
         """
-        files = self.files(ref)
+        files = self.files_at(commit)
         if "manifest.json" not in files:
             assert set(files) <= {".gitattributes"}, f"files without a manifest: {sorted(files)}"
             return None
@@ -117,12 +133,19 @@ def publisher_environment(hub: RunningHub) -> dict[str, str]:
 
 
 def settings(**changes: Any) -> Hub:
-    return Hub(**{"repo": REPO, "timeout_s": 60.0, **changes})
+    return Hub(**{"repo": REPO, "timeout_s": 600.0, **changes})
 
 
 def hasty(hub: Hub) -> Patience:
     """Hardly any waiting between tries."""
     return Patience(hub.attempts, hub.timeout_s, first_wait_s=0.02)
+
+
+def published(folder: Path, hub: Hub | None = None, load: Load = verify_folder) -> HubRelease:
+    """Publish a version as the stage does, with hardly any waiting."""
+    hub = hub or settings()
+    work = folder.with_name(f"work-{folder.name}")
+    return release(folder, hub, token=WRITER, load=load, work=work, patience=hasty(hub))
 
 
 def people(hub: RunningHub, files: dict[str, bytes], title: str) -> None:

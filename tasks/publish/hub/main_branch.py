@@ -54,7 +54,8 @@ def move_main(repository: Repository, wanted: Stored, start: Start, kind: Kind, 
         others = since(repository.history(MAIN), start.commit) if head != start.commit else []
         if holds(tree, wanted, start.version):
             return MainMoved(head, notes(others, mark))
-        if changed(before, tree, owned(wanted.version, start.version)):
+        taken_back = kind == "release" and was_main(others, wanted.version)
+        if taken_back or changed(before, tree, owned(wanted.version, start.version)):
             raise overtaken(repository, wanted.version, start, others)
         try:
             head = repository.commit(MAIN, moving(tree, wanted, start.version), head, title, mark)
@@ -89,6 +90,12 @@ def since(history: list[Commit], base: str) -> list[Commit]:
     return found
 
 
+def was_main(others: list[Commit], version: Version) -> bool:
+    """Whether a commit since the start released the version."""
+    marks = (one.mark for one in others)
+    return any(mark and mark.kind == "release" and mark.manifest == version.digest for mark in marks)
+
+
 def notes(others: list[Commit], mark: Mark) -> tuple[str, ...]:
     """What others committed meanwhile, as sentences."""
     strange = [one for one in others if one.mark is None or one.mark.manifest != mark.manifest]
@@ -98,14 +105,16 @@ def notes(others: list[Commit], mark: Mark) -> tuple[str, ...]:
 def overtaken(repository: Repository, version: Version, start: Start, others: list[Commit]) -> PublishError:
     """The error of a release whose files others changed first; the newest commit that did is named."""
     newest = others[0] if others else None
-    if newest and newest.mark and newest.mark.manifest != version.digest:
-        what = f"{newest.mark.version} of run {newest.mark.run} came first and is on main"
-    elif any(one.mark and one.mark.manifest == version.digest for one in others):
+    if was_main(others, version):
         what = f"main held {version.name} already and was changed after that"
+    elif newest and newest.mark:
+        what = f"{newest.mark.version} of run {newest.mark.run} came first and is on main"
     else:
         what = "somebody else changed files of the draft on main"
     who = f": '{newest.title}' by {_names(newest)}" if newest else ""
-    again = f"delete the branch {start.branch} there and resume this run" if start.branch else "do it again"
+    again = "do it again"
+    if start.branch:
+        again = f"delete the branch {start.branch} and the tag {version.name} there and resume this run"
     return PublishError(
         f"{version.name} is not put on main, because {what}{who}",
         where=f"{repository.name}@{MAIN}",

@@ -110,13 +110,10 @@ class Repository:
         Raises:
             PublishError: There is no such branch.
         """
-        commit = self.refs().branches.get(branch)
-        if commit is None:
-            raise PublishError(
-                f"{self.name} has no branch {branch}",
-                where=self.name,
-                hint="make it on the repository's page, or take another repository",
-            )
+        tried = 0
+        while (commit := self.refs().branches.get(branch)) is None:
+            tried += 1
+            self.patience.wait(tried, f"the hub does not show a branch {branch} (yet)", self.name)
         return commit
 
     def tree(self, commit: str) -> dict[str, Blob]:

@@ -7,23 +7,12 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi
-from publishing_hub import WRITER, RunningHub, hasty, people, settings
+from publishing_hub import WRITER, RunningHub, people, published, settings
 
-from profiles.publishing import Hub
 from tasks.errors import PublishError
-from tasks.publish.hub.models import HubRelease
-from tasks.publish.hub.release import release
-from tasks.publish.verify import verify_folder
 from tests.unit.tasks.publish import drafts
 
 Version = Callable[..., Path]
-
-
-def published(folder: Path, hub: Hub | None = None) -> HubRelease:
-    hub = hub or settings()
-    return release(
-        folder, hub, token=WRITER, load=verify_folder, work=folder.parents[2] / "work", patience=hasty(hub)
-    )
 
 
 def test_a_first_version_is_on_main_under_its_tag(hub: RunningHub, version: Version) -> None:
@@ -82,9 +71,8 @@ def test_a_draft_that_does_not_load_never_gets_a_tag(hub: RunningHub, version: V
     def broken(folder: Path) -> None:
         raise PublishError("it does not load", where=str(folder), hint="train it again")
 
-    folder, ours = version(), settings()
     with pytest.raises(PublishError, match="it does not load"):
-        release(folder, ours, token=WRITER, load=broken, work=folder / ".w", patience=hasty(ours))
+        published(version(), load=broken)
     assert hub.version() is None and not any("tags" in ref for ref in hub.state()["refs"])
 
 

@@ -1,0 +1,67 @@
+"""The publish stage with a hub: the folder first, the hub second, the champion last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from publishing_hub import WRITER, RunningHub, hasty, settings
+
+from tasks.errors import PublishError
+from tasks.publish.core import publish
+from tasks.publish.hub.publisher import HubPublisher
+from tasks.publish.models import Publication
+from tasks.publish.verify import verify_folder
+from tasks.publish.versions import read_pointer, versions
+from tests.unit.tasks.publish.drafts import evaluation, measurement, publish_inputs
+
+
+def staged(root: Path, run: str = "r1", **changes: Any) -> Publication:
+    ours = settings(attempts=2)
+    publisher = HubPublisher(ours, WRITER, verify_folder, hasty(ours))
+    return publish(**publish_inputs(root, run, **changes), publisher=publisher)
+
+
+def test_a_promoted_draft_is_in_the_folder_and_on_the_hub(hub: RunningHub, tmp_path: Path) -> None:
+    done = staged(tmp_path)
+    assert (done.kind, done.location, done.revision) == ("hub", "lab/draft", "v0001")
+    assert done.hub is not None and done.hub.commit == hub.head("refs/tags/v0001")
+    place = tmp_path / "runs" / "published" / "tiny"
+    assert read_pointer(place, "champion") == "v0001" and str(place / "v0001") in done.serve_command
+    assert staged(tmp_path) == done
+    assert WRITER not in done.model_dump_json() and hub.url not in done.model_dump_json()
+    assert not any((tmp_path / "runs" / "r1" / "06-publish" / ".hub").glob("*"))
+
+
+def test_a_held_draft_does_not_go_to_the_hub(hub: RunningHub, tmp_path: Path) -> None:
+    done = staged(tmp_path, evaluation=evaluation(replay=measurement(1.02, 1.0)))
+    assert (done.kind, done.hub) == ("local", None) and not hub.requests("/commit/")
+
+
+def test_a_failure_keeps_the_version_and_the_champion_and_a_resumed_run_ends_well(
+    hub: RunningHub, tmp_path: Path
+) -> None:
+    place = tmp_path / "runs" / "published" / "tiny"
+    hub.fail({"on": "POST .*/tag/", "do": "cut", "when": "after", "times": -1})
+    with pytest.raises(PublishError, match="given up after 2 tries") as caught:
+        staged(tmp_path)
+    assert "retrain-dspark resume RUN" in caught.value.hint
+    assert versions(place) == ["v0001"] and read_pointer(place, "champion") is None
+    hub.fail()
+    assert staged(tmp_path).revision == "v0001"  # sees its own commit and tag
+    assert read_pointer(place, "champion") == "v0001" and not hub.requests("/commit/release")
+
+
+def test_numbers_go_on_where_the_hub_is(hub: RunningHub, tmp_path: Path) -> None:
+    staged(tmp_path / "one")
+    done = staged(tmp_path / "another", "r2")  # a machine that never published before
+    assert (done.revision, hub.version()) == ("v0002", "v0002")
+    assert done.hub is not None and done.hub.previous == "v0001"
+
+
+def test_a_number_that_the_hub_gave_to_another_draft_is_given_up(hub: RunningHub, tmp_path: Path) -> None:
+    publish(**publish_inputs(tmp_path / "one", "r1"))  # made, but never sent
+    staged(tmp_path / "another", "r2")
+    done = staged(tmp_path / "one", "r1")
+    assert (done.revision, hub.version()) == ("v0002", "v0002")
