@@ -12,6 +12,11 @@ from typing import Any
 import httpx2
 from huggingface_hub import set_client_factory
 from huggingface_hub.utils._http import default_client_factory
+from huggingface_hub.utils.tqdm import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+)
 
 from tasks.errors import PublishError
 from tasks.publish.hub.patience import Patience, asked_wait_s, place_of
@@ -108,8 +113,12 @@ def patient_requests(patience: Patience) -> Iterator[None]:
         made.patience = patience
         return made
 
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()  # they would write over the run's own display
     set_client_factory(client)
     try:
         yield
     finally:
         set_client_factory(default_client_factory)
+        if shown:
+            enable_progress_bars()
