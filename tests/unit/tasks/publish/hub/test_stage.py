@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from publishing_hub import WRITER, RunningHub, hasty, settings
+from publishing_hub import READER, WRITER, RunningHub, hasty, settings
 
-from tasks.errors import PublishError
+from tasks.errors import PublishError, UsageError
 from tasks.publish.core import publish
 from tasks.publish.hub.publisher import HubPublisher
 from tasks.publish.models import Publication
 from tasks.publish.verify import verify_folder
 from tasks.publish.versions import read_pointer, versions
-from tests.unit.tasks.publish.drafts import evaluation, measurement, publish_inputs
+from tasks.redaction import redact
+from tests.unit.tasks.publish.drafts import evaluation, export, measurement, profile, publish_inputs
 
 
 def staged(root: Path, run: str = "r1", **changes: Any) -> Publication:
@@ -65,3 +66,44 @@ def test_a_number_that_the_hub_gave_to_another_draft_is_given_up(hub: RunningHub
     staged(tmp_path / "another", "r2")
     done = staged(tmp_path / "one", "r1")
     assert (done.revision, hub.version()) == ("v0002", "v0002")
+
+
+def test_the_token_of_a_variable_or_a_secret_block_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks.publish import task
+
+    monkeypatch.setenv("HUB_ACCESS", "variable-canary-31")  # its name does not tell that it is a secret
+    assert task.hub_token(settings(token_env="HUB_ACCESS")) == "variable-canary-31"
+    monkeypatch.setattr(task, "secret", {"hub": "block-canary-32\n"}.get)
+    assert task.hub_token(settings(token_secret="hub")) == "block-canary-32"
+    assert redact("variable-canary-31 block-canary-32") == "*** ***"
+    monkeypatch.delenv("HUB_ACCESS")
+    with pytest.raises(UsageError, match="the environment variable HUB_ACCESS is empty or not set"):
+        task.hub_token(settings(token_env="HUB_ACCESS"))
+
+
+def test_no_run_starts_with_a_token_that_may_not_write(
+    hub: RunningHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.publish.task import check_hub
+
+    settings_of = profile(kind="hub", hub={"repo": "lab/draft"})
+    monkeypatch.setenv("HF_TOKEN", READER)
+    with pytest.raises(UsageError, match="the token of lab may only read"):
+        check_hub(settings_of)
+    check_hub(profile())  # without a hub nothing is asked
+
+
+def test_what_came_back_is_loaded_in_a_process_of_its_own(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from preloaded import PreloadedLauncher
+
+    from tasks.publish.hub.loading import load_in_child
+    from tasks.report.progress import LineProgress
+    from tasks.run_folder import create_run
+
+    run = create_run(tmp_path / "runs", "r1", profile())
+    ctx: Any = SimpleNamespace(run=run, launcher=PreloadedLauncher(), progress=LineProgress(print))
+    folder = export(tmp_path / "work" / "abc")
+    with pytest.raises(PublishError, match="what came back from the hub does not load: the draft cannot be"):
+        load_in_child(ctx, folder, tmp_path)
