@@ -24,9 +24,10 @@ MASK = "***"
 
 
 def looks_secret(name: str, value: str = "") -> bool:
-    """Whether a variable probably holds a secret, by its name or by a password inside a URL."""
+    """Whether a variable probably holds a secret: by its name, a password inside a URL, or as registered."""
     upper = name.upper().replace("TOKENIZER", "")
-    return any(word in upper for word in _SECRET_WORDS) or bool(_URL_PASSWORD.search(value))
+    named = any(word in upper for word in _SECRET_WORDS)
+    return named or bool(_URL_PASSWORD.search(value)) or value.strip() in _handed_in
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:

@@ -35,6 +35,14 @@ class Unsure(Exception):
     """A commit failed on the way: the hub may have it, or may still get it. Look before doing it again."""
 
 
+class UploadFailed(Exception):
+    """A file did not arrive whole. Its body must be opened again, which is not done here."""
+
+    def __init__(self, fault: str, asked_s: float | None) -> None:
+        super().__init__(fault)
+        self.asked_s = asked_s
+
+
 class PatientClient(httpx2.Client):
     """A client of `huggingface_hub` that keeps to a `Patience`.
 
@@ -51,9 +59,9 @@ class PatientClient(httpx2.Client):
             try:
                 response = super().send(request, **options)
             except _BROKEN as error:
-                if request.method == "PUT":
-                    raise
                 fault, asked = f"the connection to the hub failed ({type(error).__name__})", None
+                if request.method == "PUT":
+                    raise UploadFailed(fault, asked) from error
                 if is_commit(request) and not isinstance(error, _NOT_SENT):
                     raise Unsure(fault) from error
             else:
@@ -61,9 +69,9 @@ class PatientClient(httpx2.Client):
                     return response
                 fault = f"the hub answered {response.status_code}"
                 asked = asked_wait_s(response.headers)
-                if request.method == "PUT":
-                    return bounded(response, asked, self.patience, where)
                 response.close()
+                if request.method == "PUT":
+                    raise UploadFailed(fault, asked)
                 if is_commit(request) and response.status_code in _FAILED:
                     raise Unsure(fault)
             self.patience.wait(tried, fault, where, asked)
@@ -72,20 +80,6 @@ class PatientClient(httpx2.Client):
 
 def is_commit(request: httpx2.Request) -> bool:
     return request.method == "POST" and bool(_COMMIT.match(request.url.path))
-
-
-def bounded(
-    response: httpx2.Response, asked: float | None, patience: Patience, where: str
-) -> httpx2.Response:
-    """An upload's answer, whose caller waits as long as it asks: never beyond the end."""
-    if asked is not None and asked >= patience.left_s:
-        raise PublishError(
-            f"the hub answered {response.status_code} and asks to wait {asked:.0f} s, beyond "
-            f"publish.hub.timeout_s ({patience.timeout_s:g} s)",
-            where=where,
-            hint="run it again later: what was uploaded is not sent again",
-        )
-    return response
 
 
 def limits(left_s: float) -> dict[str, float]:

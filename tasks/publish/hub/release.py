@@ -54,6 +54,7 @@ def _release_by_branch(
     start = start_of(repository, candidate, version)
     wanted = stored(repository, candidate.id, version)
     moved = move_main(repository, wanted, start, "release", title)
+    repository.drop_branch(side_branch(version))
     return HubRelease(
         repo=repository.name,
         via="branch",

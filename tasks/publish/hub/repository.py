@@ -24,7 +24,7 @@ from huggingface_hub.utils._http import hf_raise_for_status
 
 from profiles.publishing import Hub
 from tasks.errors import PublishError
-from tasks.publish.hub.client import Unsure, patient_requests
+from tasks.publish.hub.client import Unsure, UploadFailed, patient_requests
 from tasks.publish.hub.contents import Blob, Version, is_content, version_of
 from tasks.publish.hub.mark import Mark, read_mark
 from tasks.publish.hub.patience import Patience
@@ -158,6 +158,18 @@ class Repository:
     def make_branch(self, branch: str, commit: str) -> None:
         self.ask(lambda: self.api.create_branch(self.name, branch=branch, revision=commit, exist_ok=True))
 
+    def drop_branch(self, branch: str) -> None:
+        """Remove a branch if it is there; what has a tag stays."""
+
+        def drop() -> None:
+            try:
+                self.api.delete_branch(self.name, branch=branch)
+            except RevisionNotFoundError:
+                return  # an earlier try got through
+
+        if branch in self.refs().branches:
+            self.ask(drop)
+
     def make_tag(self, tag: str, commit: str) -> str:
         """Put a tag on a commit, unless it exists; returns the commit that it is on."""
         self.ask(lambda: self.api.create_tag(self.name, tag=tag, revision=commit, exist_ok=True))
@@ -204,7 +216,9 @@ class Repository:
                     raise known from None
                 if (answer := _cause(error, HfHubHTTPError)) and not _passing(answer):
                     raise refusal(answer, self.hub) from None
-                self.patience.wait(tried, f"{what} failed ({_first_line(error)})", self.name)
+                broken = _cause(error, UploadFailed)
+                fault = f"{what} failed ({_first_line(broken or error)})"
+                self.patience.wait(tried, fault, self.name, broken.asked_s if broken else None)
 
     def commit(
         self, branch: str, operations: Sequence[Operation], parent: str, title: str, mark: Mark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from publishing_hub import READER, WRITER, RunningHub, hasty, settings
 
 from tasks.errors import PublishError, UsageError
+from tasks.processes.environment import child_environment
 from tasks.publish.core import publish
 from tasks.publish.hub.publisher import HubPublisher
 from tasks.publish.models import Publication
@@ -76,6 +78,7 @@ def test_the_token_of_a_variable_or_a_secret_block_is_masked(monkeypatch: pytest
     monkeypatch.setattr(task, "secret", {"hub": "block-canary-32\n"}.get)
     assert task.hub_token(settings(token_secret="hub")) == "block-canary-32"
     assert redact("variable-canary-31 block-canary-32") == "*** ***"
+    assert "HUB_ACCESS" not in child_environment(os.environ, {}, {})
     monkeypatch.delenv("HUB_ACCESS")
     with pytest.raises(UsageError, match="the environment variable HUB_ACCESS is empty or not set"):
         task.hub_token(settings(token_env="HUB_ACCESS"))
@@ -96,14 +99,13 @@ def test_no_run_starts_with_a_token_that_may_not_write(
 def test_what_came_back_is_loaded_in_a_process_of_its_own(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    from preloaded import PreloadedLauncher
-
+    from tasks.processes.launcher import LocalLauncher
     from tasks.publish.hub.loading import load_in_child
     from tasks.report.progress import LineProgress
     from tasks.run_folder import create_run
 
     run = create_run(tmp_path / "runs", "r1", profile())
-    ctx: Any = SimpleNamespace(run=run, launcher=PreloadedLauncher(), progress=LineProgress(print))
+    ctx: Any = SimpleNamespace(run=run, launcher=LocalLauncher(), progress=LineProgress(print))
     folder = export(tmp_path / "work" / "abc")
     with pytest.raises(PublishError, match="what came back from the hub does not load: the draft cannot be"):
         load_in_child(ctx, folder, tmp_path)
