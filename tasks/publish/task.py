@@ -12,9 +12,8 @@ from tasks.execute import RunContext, execute_stage, stage_digest
 from tasks.publish.core import publish as decide_and_publish
 from tasks.publish.hub.loading import load_in_child
 from tasks.publish.hub.publisher import HubPublisher
-from tasks.publish.hub.token_check import check_access, missing_token
+from tasks.publish.hub.token_check import check_access, checked_token
 from tasks.publish.models import Publication
-from tasks.redaction import register_secret
 from tasks.report.task import show_artifacts, stage_task
 from tasks.serve.models import TargetIdentity
 from tasks.serve.target_folder import resolve_target
@@ -82,11 +81,9 @@ def check_hub(profile: Profile) -> None:
 
 def hub_token(hub: Hub) -> str:
     """The token, from the Prefect Secret or the variable that the profile names; masked from now on."""
-    token = secret(hub.token_secret) if hub.token_secret else os.environ.get(hub.token_env, "")
-    if not token.strip():
-        raise missing_token(hub)
-    register_secret(token.strip())
-    return token.strip()
+    return checked_token(
+        hub, secret(hub.token_secret) if hub.token_secret else os.environ.get(hub.token_env, "")
+    )
 
 
 def secret(name: str) -> str:

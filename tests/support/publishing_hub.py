@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
+from small_hub import serving
 
 from profiles.publishing import Hub
-from tasks.processes.ports import free_port
 from tasks.publish.hub.models import HubRelease
 from tasks.publish.hub.patience import Patience
 from tasks.publish.hub.reading import Load
@@ -100,20 +96,8 @@ def running_hub(folder: Path) -> Iterator[RunningHub]:
     """Serve a folder as a hub until the block ends."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokens.json").write_text(json.dumps(TOKENS))
-    port = free_port("127.0.0.1")
-    process = subprocess.Popen((sys.executable, str(PROGRAM), "--port", str(port), "--folder", str(folder)))
-    hub = RunningHub(f"http://127.0.0.1:{port}", folder)
-    try:
-        while process.poll() is None:
-            try:
-                hub.requests()
-                break
-            except httpx.HTTPError:
-                time.sleep(0.02)
-        yield hub
-    finally:
-        process.kill()
-        process.wait()
+    with serving(PROGRAM, folder) as url:
+        yield RunningHub(url, folder)
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, hub: RunningHub) -> None:
@@ -124,12 +108,6 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, hub: RunningHub) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-
-
-def publisher_environment(hub: RunningHub) -> dict[str, str]:
-    """Environment of a publisher in a process of its own."""
-    kept = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
-    return {**kept, "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
 def settings(**changes: Any) -> Hub:

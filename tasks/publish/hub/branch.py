@@ -14,6 +14,7 @@ from tasks.publish.hub.contents import Version
 from tasks.publish.hub.mark import Mark
 from tasks.publish.hub.operations import deletions, refuse_strangers
 from tasks.publish.hub.repository import Commit, Moved, Refs, Repository
+from tasks.publish.hub.transfers import upload
 
 log = logging.getLogger("retrain_dspark")
 
@@ -49,14 +50,14 @@ def commit_candidate(
         repository.make_branch(branch, repository.head())
     files = additions(folder, version)
     for tried in count(1):
-        history = repository.ask(lambda: repository.history(branch))
+        history = repository.history(branch)
         if own := own_commit(history, version):
             return refuse_foreign(repository, branch, history, own)
         base = history[0].id
         tree = repository.tree(base)
         before = repository.version_at(base, tree)
         refuse_strangers(repository.name, tree, (version, before))
-        repository.upload(files, branch)
+        upload(repository, files, branch)
         mark = Mark("candidate", version.name, version.run, version.digest, base)
         try:
             changes = [*files, *deletions(tree, version, before)]

@@ -18,6 +18,7 @@ from tasks.publish.hub.models import HubRelease
 from tasks.publish.hub.operations import deletions, refuse_strangers
 from tasks.publish.hub.reading import Load, read_back
 from tasks.publish.hub.repository import MAIN, Moved, Repository
+from tasks.publish.hub.transfers import upload
 
 log = logging.getLogger("retrain_dspark")
 
@@ -68,7 +69,7 @@ def _opened(repository: Repository, folder: Path, version: Version) -> int:
         tree = repository.tree(head)
         before = repository.version_at(head, tree)
         refuse_strangers(repository.name, tree, (version, before))
-        repository.upload(files, MAIN, pull_request=True)
+        upload(repository, files, MAIN, pull_request=True)
         mark = Mark("candidate", version.name, version.run, version.digest, head)
         try:
             changes = [*files, *deletions(tree, version, before)]

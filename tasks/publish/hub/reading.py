@@ -10,6 +10,7 @@ from pathlib import Path
 from tasks.errors import PublishError
 from tasks.publish.hub.contents import Version, check_download, differences
 from tasks.publish.hub.repository import Repository
+from tasks.publish.hub.transfers import download
 
 log = logging.getLogger("retrain_dspark")
 
@@ -37,7 +38,7 @@ def read_back(
         )
     fetched = work / commit
     fetched.mkdir(parents=True, exist_ok=True, mode=0o700)
-    repository.download(commit, version, fetched)
+    download(repository, commit, version, fetched)
     try:
         check_download(fetched, version)
         load(fetched)

@@ -50,3 +50,9 @@ def _remedies(hub: Hub) -> dict[int, str]:
         404: f"check publish.hub.repo; the token in {place} may not see {hub.repo}",
         413: "the hub takes no files of this size; publish a smaller draft, or into a folder",
     }
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

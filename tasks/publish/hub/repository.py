@@ -6,10 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx2
 from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationCopy,
@@ -24,11 +22,11 @@ from huggingface_hub.utils._http import hf_raise_for_status
 
 from profiles.publishing import Hub
 from tasks.errors import PublishError
-from tasks.publish.hub.client import Unsure, UploadFailed, patient_requests
+from tasks.publish.hub.client import Unsure, patient_requests
 from tasks.publish.hub.contents import Blob, Version, is_content, version_of
 from tasks.publish.hub.mark import Mark, read_mark
 from tasks.publish.hub.patience import Patience
-from tasks.publish.hub.refusals import HubRefused, refusal
+from tasks.publish.hub.refusals import HubRefused, first_line, refusal
 
 MAIN = "main"
 DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -179,47 +177,6 @@ class Repository:
             self.patience.wait(tried, f"the hub does not show the tag {tag} (yet)", self.name)
         return found
 
-    def upload(
-        self, additions: Sequence[CommitOperationAdd], branch: str, pull_request: bool = False
-    ) -> None:
-        """Send what the hub has not got of the large files; nothing is visible yet.
-
-        Raises:
-            PublishError: The hub refuses a file, or stays away.
-        """
-        self._transfer(
-            "an upload",
-            lambda: self.api.preupload_lfs_files(
-                self.name, additions, revision=branch, create_pr=pull_request
-            ),
-        )
-
-    def download(self, commit: str, version: Version, folder: Path) -> None:
-        """Fetch a version's files by commit id into `folder`; pieces that came before are kept."""
-        self._transfer(
-            "a download",
-            lambda: self.api.snapshot_download(
-                self.name, revision=commit, local_dir=folder, allow_patterns=list(version.files)
-            ),
-        )
-
-    def _transfer(self, what: str, call: Callable[[], object]) -> None:
-        """Repeat a transfer of files until it is through: its parts that arrived are not sent again."""
-        tried = 0
-        while True:
-            tried += 1
-            try:
-                self.ask(call)
-                return
-            except (httpx2.HTTPError, RuntimeError, OSError) as error:
-                if known := _cause(error, PublishError):
-                    raise known from None
-                if (answer := _cause(error, HfHubHTTPError)) and not _passing(answer):
-                    raise refusal(answer, self.hub) from None
-                broken = _cause(error, UploadFailed)
-                fault = f"{what} failed ({_first_line(broken or error)})"
-                self.patience.wait(tried, fault, self.name, broken.asked_s if broken else None)
-
     def commit(
         self, branch: str, operations: Sequence[Operation], parent: str, title: str, mark: Mark
     ) -> str:
@@ -257,13 +214,13 @@ class Repository:
             )
         except HfHubHTTPError as error:
             if error.response.status_code in (409, 412):
-                raise Moved(_first_line(error)) from None
+                raise Moved(first_line(error)) from None
             if isinstance(error, RevisionNotFoundError):
                 raise Unsure("the hub does not know the branch (yet)") from None
             raise refusal(error, self.hub) from None
         except ValueError as error:
             raise PublishError(
-                f"the hub refuses the card: {_first_line(error)}",
+                f"the hub refuses the card: {first_line(error)}",
                 where=f"{self.name}: README.md",
                 hint="correct publish.card and publish.license, and run the publish stage again",
             ) from None
@@ -274,21 +231,3 @@ def opened(hub: Hub, token: str, patience: Patience) -> Iterator[Repository]:
     """The repository for a `with` block; requests of this process keep to `patience` meanwhile."""
     with patient_requests(patience):
         yield Repository(hub, token, patience)
-
-
-def _cause(error: BaseException | None, kind: type[Any]) -> Any:
-    """The first error of a kind among an error and what it came from."""
-    while error is not None:
-        if isinstance(error, kind):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def _passing(error: HfHubHTTPError) -> bool:
-    return error.response.status_code in (408, 429) or error.response.status_code >= 500
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

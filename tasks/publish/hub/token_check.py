@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from profiles.publishing import Hub
+from profiles.publishing import Hub, Publish
 from tasks.errors import UsageError
 from tasks.publish.hub.refusals import HubRefused, token_place
+from tasks.redaction import register_secret
 
 if TYPE_CHECKING:
     from tasks.publish.hub.patience import Patience
@@ -23,6 +25,31 @@ class Access:
     account: str
     exists: bool
     """The repository is there; else it will be made."""
+
+
+def checked_token(hub: Hub, text: str) -> str:
+    """The token in `text`, masked in errors and logs from now on.
+
+    Raises:
+        UsageError: There is none.
+    """
+    token = text.strip()
+    if not token:
+        raise missing_token(hub)
+    register_secret(token)
+    return token
+
+
+def check_before_run(publish: Publish) -> None:
+    """Check a hub's token that a variable holds; one in a Prefect Secret is checked when the run opens.
+
+    Raises:
+        UsageError: There is none, or it may not write; with the remedy.
+        PublishError: The hub does not answer.
+    """
+    hub = publish.hub if publish.kind == "hub" else None
+    if hub is not None and not hub.token_secret:
+        check_access(hub, checked_token(hub, os.environ.get(hub.token_env, "")))
 
 
 def missing_token(hub: Hub) -> UsageError:
