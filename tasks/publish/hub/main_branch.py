@@ -47,11 +47,9 @@ def move_main(repository: Repository, wanted: Stored, start: Start, kind: Kind, 
     """
     mark = Mark(kind, wanted.version.name, wanted.version.run, wanted.version.digest, start.commit)
     before = repository.tree(start.commit)
-    fault = "the branch is moving: others commit to main all the time"
     for tried in count(1):
-        head = repository.head()
+        head, others = since_start(repository, start)
         tree = repository.tree(head)
-        others = since(repository.history(MAIN), start.commit) if head != start.commit else []
         if holds(tree, wanted, start.version):
             return MainMoved(head, notes(others, mark))
         taken_back = kind == "release" and was_main(others, wanted.version)
@@ -70,6 +68,25 @@ def move_main(repository: Repository, wanted: Stored, start: Start, kind: Kind, 
     raise AssertionError("unreachable")
 
 
+def since_start(repository: Repository, start: Start) -> tuple[str, list[Commit]]:
+    """Head of `main`, and the commits after the start, newest first.
+
+    A hub has several machines, and one may be behind: a head from before the start is asked for again.
+
+    Raises:
+        PublishError: The start stays out of the history: somebody has rewritten it.
+    """
+    for tried in count(1):
+        head = repository.head()
+        found = repository.history(head)
+        for place, commit in enumerate(found):
+            if commit.id == start.commit:
+                return head, found[:place]
+        fault = f"main does not contain {start.commit[:12]}, from which this work began (yet)"
+        repository.patience.wait(tried, fault, f"{repository.name}@{MAIN}")
+    raise AssertionError("unreachable")
+
+
 def confirm(repository: Repository, head: str, wanted: Stored, start: Start) -> None:
     """Raises PublishError if the commit of `main` does not hold exactly the version."""
     if not holds(repository.tree(head), wanted, start.version):
@@ -78,16 +95,6 @@ def confirm(repository: Repository, head: str, wanted: Stored, start: Start) -> 
             where=f"{repository.name}@{head}",
             hint=f"serve the tag {wanted.version.name}, which was checked, and run the publish stage again",
         )
-
-
-def since(history: list[Commit], base: str) -> list[Commit]:
-    """Commits after `base`, newest first; all of them if it is not in the history any more."""
-    found = []
-    for commit in history:
-        if commit.id == base:
-            break
-        found.append(commit)
-    return found
 
 
 def was_main(others: list[Commit], version: Version) -> bool:

@@ -67,6 +67,15 @@ def test_a_fault_that_passes_leaves_one_commit(hub: RunningHub, version: Version
     assert len(hub.requests("PUT ")) == 1
 
 
+def test_an_old_head_of_main_is_not_taken_for_somebody_else(hub: RunningHub, version: Version) -> None:
+    def meanwhile(folder: Path) -> None:
+        hub.fail({"on": "GET .*/refs", "do": "stale", "times": 4})
+
+    published(version())
+    published(version(), load=meanwhile)
+    assert hub.version() == "v0002" and commits(hub, "refs/heads/main") == 2
+
+
 def test_an_upload_that_is_cut_is_sent_again_and_no_other(hub: RunningHub, version: Version) -> None:
     hub.fail({"on": "PUT ", "do": "cut", "when": "middle"})
     published(version())
