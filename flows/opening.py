@@ -27,9 +27,12 @@ from tasks.errors import ProfileError, RetrainError, UsageError
 from tasks.execute import RunContext
 from tasks.processes.guard import close_registry
 from tasks.processes.launcher import launcher_for
+from tasks.publish.task import check_hub
 from tasks.redaction import redact
 from tasks.report.progress import LineProgress, shown_progress
 from tasks.run_folder import RunFolder, create_run, new_run_id, open_run, run_root
+from tasks.stage import MANIFEST
+from tasks.stages import PUBLISH
 from tasks.tracking import OWNER, open_tracker, owner_tag, tracking_uri
 from tasks.tracking_queue import Tracker
 
@@ -68,6 +71,8 @@ def opened_run(
                 mlflow_tracking_uri=redact(tracking_uri(root)),
                 mlflow_parent_run_id=tracker.ids.get(run.run_id),
             )
+            if not (run.stage(PUBLISH).path / MANIFEST).exists():
+                check_hub(loaded.profile)
             yield ctx
 
 

@@ -19,13 +19,15 @@ _SECRET_WORDS = (
 )
 _URL_PASSWORD = re.compile(r"(://[^/@\s:]*:)[^/@\s]+@")
 _SHORTEST = 6
+_handed_in: set[str] = set()
 MASK = "***"
 
 
 def looks_secret(name: str, value: str = "") -> bool:
-    """Whether a variable probably holds a secret, by its name or by a password inside a URL."""
+    """Whether a variable probably holds a secret: by its name, a password inside a URL, or as registered."""
     upper = name.upper().replace("TOKENIZER", "")
-    return any(word in upper for word in _SECRET_WORDS) or bool(_URL_PASSWORD.search(value))
+    named = any(word in upper for word in _SECRET_WORDS)
+    return named or bool(_URL_PASSWORD.search(value)) or value.strip() in _handed_in
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
@@ -34,9 +36,16 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
     return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
 
 
+def register_secret(value: str) -> None:
+    """Let `redact` mask a secret that came from elsewhere than a variable, as long as this process lives."""
+    if len(value) >= _SHORTEST:
+        _handed_in.add(value)
+
+
 def redact(text: str) -> str:
-    """The text without passwords of URLs and without values of this process's secret variables."""
+    """The text without passwords of URLs, values of secret variables and registered secrets."""
     masked = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
-    for secret in secrets_of(os.environ):
+    known = {*secrets_of(os.environ), *_handed_in}
+    for secret in sorted(known, key=len, reverse=True):
         masked = masked.replace(secret, MASK)
     return masked

@@ -11,6 +11,7 @@ from profiles.schema import Profile
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.check_folder import MANIFEST
 from tasks.publish.gate import decide, rules_of
+from tasks.publish.hub.publisher import HubPublisher
 from tasks.publish.models import Publication
 from tasks.publish.package import Package
 from tasks.publish.serving import serve_command
@@ -49,6 +50,7 @@ def publish(
     validation: ValidationReport,
     target_dir: Path,
     lineage: dict[str, str],
+    publisher: HubPublisher | None = None,
 ) -> Publication:
     """Decide about a draft and act on it.
 
@@ -59,14 +61,18 @@ def publish(
         folder: The stage's folder.
         draft_dir: Export in Speculators format.
         lineage: Ids of this run elsewhere; only ids and digests of it are published.
+        publisher: Where else a promoted draft goes; None without a hub.
 
     Raises:
-        PublishError: The draft is damaged, or a published file would tell a path or a secret.
+        PublishError: The draft is damaged, a published file would tell a path or a secret, or the hub did
+            not take it: its version stays in its folder then, and the champion is the one before.
     """
     place = draft_root(profile, run.path.parent)
     weights = sha256_file(draft_dir / "model.safetensors")
     own = published_by(place, run.run_id, weights)
     champion = champion_before(place, own)
+    if publisher is not None and own is not None and publisher.gave_away(place / own):
+        own = None  # the hub has another draft under that number
     decision = decide(rules_of(profile), evaluation, draft, captures, champion)
     package = Package(
         profile=profile,
@@ -82,14 +88,21 @@ def publish(
         lineage=lineage,
         private_folders=(run.path, run.path.parent, place, draft_dir, target_dir, folder),
     )
-    revision, location = promoted(place, own, package) if decision.promote else ("", hold(folder, package))
+    if decision.promote:
+        revision, location = versioned(place, own, package, publisher.newest() if publisher else 0)
+        release = publisher.release(location, folder / ".hub") if publisher else None
+        # A registry of models takes the version here, before the champion.
+        promote(place, revision)
+    else:
+        revision, location, release = "", hold(folder, package), None
     return Publication(
         decision=decision,
-        kind="local",
-        location=str(location),
-        revision=revision,
+        kind="hub" if release else "local",
+        location=release.repo if release else str(location),
+        revision=release.revision if release else revision,
         serve_command=serve_command(location, target_dir, sys.executable),
         files=published_files(location),
+        hub=release,
     )
 
 
@@ -105,11 +118,14 @@ def champion_before(place: Path, own: str | None) -> str | None:
     return read_pointer(place, PREVIOUS) if champion is not None and champion == own else champion
 
 
-def promoted(place: Path, own: str | None, package: Package) -> tuple[str, Path]:
-    """Add a version, unless this run did so before it was interrupted, and let the champion point at it."""
-    revision = own or add_version(place, package.build)
+def versioned(place: Path, own: str | None, package: Package, above: int) -> tuple[str, Path]:
+    """Add a version, unless this run did so before it was interrupted.
+
+    Args:
+        above: Highest number that is taken elsewhere.
+    """
+    revision = own or add_version(place, package.build, above)
     verify_folder(place / revision)
-    promote(place, revision)
     return revision, place / revision
 
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.publish.hub.models import HubRelease
+
 
 class Decision(BaseModel):
     """Promote or hold, with every reason."""
@@ -29,7 +31,10 @@ class Publication(BaseModel):
     decision: Decision
     kind: Literal["local", "hub"]
     location: str
+    """Folder of the draft, or `OWNER/NAME` of a hub."""
     revision: str
-    """Version folder, e.g. `v0003`; empty for a held draft."""
+    """Version, e.g. `v0003`: a folder's name, a hub's tag (or `refs/pr/N`); empty for a held draft."""
     serve_command: str
     files: dict[str, str]
+    hub: HubRelease | None = None
+    """Where it is on a hub; None for a held draft and without a hub."""

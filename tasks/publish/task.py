@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
+from profiles.publishing import Hub
+from profiles.schema import Profile
+from tasks.errors import UsageError
 from tasks.evaluate.models import EvaluationReport
 from tasks.execute import RunContext, execute_stage, stage_digest
 from tasks.publish.core import publish as decide_and_publish
+from tasks.publish.hub.loading import load_in_child
+from tasks.publish.hub.publisher import HubPublisher
+from tasks.publish.hub.token_check import check_access, checked_token
 from tasks.publish.models import Publication
 from tasks.report.task import show_artifacts, stage_task
 from tasks.serve.models import TargetIdentity
@@ -42,12 +50,60 @@ def publish(
             validation,
             resolve_target(ctx.profile),
             lineage(ctx),
+            publisher_of(ctx),
         ),
     )
     reasons = "; ".join(publication.decision.reasons)[:4000]
     ctx.tracker.tag(None, {"dspark.promote": str(publication.decision.promote), "dspark.reasons": reasons})
     show_artifacts(ctx, PUBLISH, publication)
     return publication
+
+
+def publisher_of(ctx: RunContext) -> HubPublisher | None:
+    """What publishes on the profile's hub; None without one."""
+    hub = ctx.profile.publish.hub if ctx.profile.publish.kind == "hub" else None
+    if hub is None:
+        return None
+    target = resolve_target(ctx.profile)
+    return HubPublisher(hub, hub_token(hub), lambda folder: load_in_child(ctx, folder, target))
+
+
+def check_hub(profile: Profile) -> None:
+    """Before a run starts: may its token write where the draft is to go?
+
+    Raises:
+        UsageError: There is no token, or it may not; with the remedy.
+        PublishError: The hub does not answer.
+    """
+    if profile.publish.kind == "hub" and profile.publish.hub is not None:
+        check_access(profile.publish.hub, hub_token(profile.publish.hub))
+
+
+def hub_token(hub: Hub) -> str:
+    """The token, from the Prefect Secret or the variable that the profile names; masked from now on."""
+    return checked_token(
+        hub, secret(hub.token_secret) if hub.token_secret else os.environ.get(hub.token_env, "")
+    )
+
+
+def secret(name: str) -> str:
+    """Value of a Prefect Secret block.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    from prefect.blocks.system import Secret
+
+    try:
+        found = Secret.load(name)
+    except ValueError:
+        raise UsageError(
+            f"Prefect has no Secret block named '{name}'",
+            where="publish.hub.token_secret",
+            hint="make it on the Blocks page of the Prefect UI (type Secret), or unset the field to take the "
+            "token from an environment variable",
+        ) from None
+    return str(found.get())  # type: ignore[union-attr]
 
 
 def lineage(ctx: RunContext) -> dict[str, str]:

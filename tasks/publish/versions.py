@@ -101,11 +101,12 @@ def published_by(place: Path, run_id: str, weights: str) -> str | None:
     return None
 
 
-def add_version(place: Path, build: Callable[[Path, str], None]) -> str:
+def add_version(place: Path, build: Callable[[Path, str], None], above: int = 0) -> str:
     """Build a new version out of sight, verify it, and let it appear under the next free number.
 
     Args:
         build: Fills an empty folder; its second argument is the version's name.
+        above: Highest number that is taken elsewhere, as on a hub.
 
     Raises:
         PublishError: What was built is not whole, or another publication does not end.
@@ -114,7 +115,8 @@ def add_version(place: Path, build: Callable[[Path, str], None]) -> str:
     try:
         with FileLock(place / ".lock", timeout=_LOCK_TIMEOUT_S):
             _remove_leftovers(place)
-            number = max((int(name[1:]) for name in versions(place)), default=0) + 1
+            number = max((int(name[1:]) for name in versions(place)), default=0)
+            number = max(number, above) + 1
             version = f"v{number:04d}"
             staging = place / f"{_STAGING}{os.getpid()}"
             staging.mkdir(mode=0o700)

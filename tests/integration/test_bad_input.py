@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from publishing_hub import running_hub
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -302,3 +303,21 @@ def test_a_secret_in_a_profile_is_refused_and_not_repeated(tmp_path: Path, value
     refused(tmp_path, "run", "-p", path, says=("serve.environment", "HF_TOKEN", "secret"))
     done = retrain(tmp_path, "run", "-p", path)
     assert CANARY not in done.stdout + done.stderr
+
+
+def test_token_of_a_hub_that_may_not_write(tmp_path: Path, values: dict[str, Any]) -> None:
+    values["publish"] = {"kind": "hub", "hub": {"repo": "lab/draft"}}
+    with running_hub(tmp_path / "hub") as hub:
+        says = (
+            "nothing could be published in lab/draft: the hub does not know the token",
+            "HF_TOKEN",
+            "to do:",
+        )
+        refused(tmp_path, "run", "-p", written(tmp_path, values), says=says, HF_ENDPOINT=hub.url)
+        values["publish"]["hub"]["token_env"] = "NO_SUCH_VARIABLE"
+        says = (
+            "there is no token for lab/draft",
+            "NO_SUCH_VARIABLE is empty or not set",
+            "publish.hub.token_env",
+        )
+        refused(tmp_path, "run", "-p", written(tmp_path, values), says=says, HF_ENDPOINT=hub.url)

@@ -31,9 +31,16 @@ def repository(hub: Path, kind: str, name: str, files: dict[str, bytes], commit:
 @contextmanager
 def running_hub(folder: Path) -> Iterator[str]:
     """Serve the folder; gives the hub's address."""
+    with serving(PROGRAM, folder) as url:
+        yield url
+
+
+@contextmanager
+def serving(program: Path, folder: Path) -> Iterator[str]:
+    """Let a program that takes `--port` and `--folder` serve a folder; gives its address."""
     port = free_port("127.0.0.1")
     process = subprocess.Popen(
-        (sys.executable, str(PROGRAM), "--port", str(port), "--folder", str(folder)),
+        (sys.executable, str(program), "--port", str(port), "--folder", str(folder)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
