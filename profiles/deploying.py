@@ -14,8 +14,21 @@ from profiles.publishing import VariableName
 
 FlagValue = StrictBool | StrictInt | StrictFloat | StrictStr | dict[str, Any]
 SET_ELSEWHERE = frozenset(
-    "model revision host port served-model-name speculative-config nnodes node-rank master-addr master-port "
-    "headless api-key config".split()
+    [
+        "model",
+        "revision",
+        "host",
+        "port",
+        "served-model-name",
+        "speculative-config",
+        "nnodes",
+        "node-rank",
+        "master-addr",
+        "master-port",
+        "headless",
+        "api-key",
+        "config",
+    ]
 )
 """vLLM's flags that are made from other fields, or that would put a secret on a command line."""
 _SPREADING = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")

@@ -76,7 +76,7 @@ class Recipe:
     """What a user should know."""
 
     def model_words(self, target: str) -> tuple[str, ...]:
-        """The program and the target: the `vllm` command does not start where the engine is built for CPUs."""
+        """The program and the target: the engine's build for CPUs has no `vllm` command that starts."""
         return ("-m", MODULE, "--model", target) if self.cpu else ("vllm", "serve", target)
 
     def words(self, *, host: str, draft: str, rank: str | None = None) -> tuple[str, ...]:

@@ -18,11 +18,12 @@ from tasks.publish.serving_text import header
 
 def slurm(recipe: Recipe) -> str:
     """Text of the batch script. Secrets come from the environment that `sbatch` hands on, by name."""
-    shebang, rest = "#!/usr/bin/env bash\n", ""
     options = [f"#SBATCH --job-name=serve-{recipe.name}", f"#SBATCH --nodes={recipe.nodes}"]
     options += ["#SBATCH --ntasks-per-node=1", "#SBATCH --output=%x-%j.log"]
-    options += [] if recipe.cpu else [f"#SBATCH --gpus-per-node={recipe.gpus_per_node}", "#SBATCH --exclusive"]
-    rest = _SCRIPT.format(
+    options += (
+        [] if recipe.cpu else [f"#SBATCH --gpus-per-node={recipe.gpus_per_node}", "#SBATCH --exclusive"]
+    )
+    script = _SCRIPT.format(
         options="\n".join(options),
         key=KEY,
         hub_token=HUB_TOKEN,
@@ -32,14 +33,14 @@ def slurm(recipe: Recipe) -> str:
         interface=_interface(recipe),
         start=_start(recipe),
     )
-    return shebang + header(recipe, "slurm", _usage(recipe)) + rest
+    return "#!/usr/bin/env bash\n" + header(recipe, "slurm", _usage(recipe)) + script
 
 
 def _usage(recipe: Recipe) -> tuple[str, ...]:
     return (
         f"export {KEY}=... (and {HUB_TOKEN}=... for gated repositories), then: sbatch FILE",
         "Account, partition and the like: options of sbatch. A container: SRUN_OPTIONS, e.g.",
-        f"SRUN_OPTIONS='--container-image={recipe.image.replace('/', '#', 1) if recipe.image.count('/') > 1 else recipe.image}' (pyxis).",
+        f"SRUN_OPTIONS='--container-image={recipe.image}' (pyxis).",
     )
 
 
@@ -59,23 +60,22 @@ def _interface(recipe: Recipe) -> str:
 
 
 def _start(recipe: Recipe) -> str:
-    host = "127.0.0.1" if recipe.nodes == 1 else "0.0.0.0"
     if recipe.nodes == 1:
-        return f"step 0 {_line(recipe, host, None)}"
+        return f"step 0 {_line(recipe, None)}"
     return (
-        f"step 0 {_line(recipe, host, '0')}\n"
+        f"step 0 {_line(recipe, '0')}\n"
         f"for (({NODE_RANK} = 1; {NODE_RANK} < {recipe.nodes}; {NODE_RANK}++)); do\n"
-        f"    step \"${NODE_RANK}\" {_line(recipe, host, NODE_RANK)}\n"
+        f'    step "${NODE_RANK}" {_line(recipe, NODE_RANK)}\n'
         "done"
     )
 
 
-def _line(recipe: Recipe, host: str, rank: str | None) -> str:
+def _line(recipe: Recipe, rank: str | None) -> str:
     program = ("python",) if recipe.cpu else ()
     words = (
         *program,
         *recipe.model_words(recipe.target.here()),
-        *recipe.words(host=host, draft=recipe.draft.here(), rank=rank),
+        *recipe.words(host="0.0.0.0", draft=recipe.draft.here(), rank=rank),
     )
     return " ".join(f'"${word}"' if isinstance(word, Variable) else shlex.quote(word) for word in words)
 
@@ -116,12 +116,12 @@ alive() {{
     for step in "${{STEPS[@]}}"; do kill -0 "$step" 2>/dev/null || return 1; done
 }}
 # Ready is what answers, not what was started; a step that dies ends the wait at once.
-until curl --silent --fail --max-time 5 --output /dev/null "http://${{HEAD_ADDRESS}}:{port}/health"; do
+until curl --silent --noproxy "*" --fail --max-time 5 --output /dev/null "http://${{HEAD_ADDRESS}}:{port}/health"; do
     if ! alive; then echo "a step ended before the server was ready" >&2; exit 1; fi
     if ((SECONDS > {ready_s})); then echo "not ready after {ready_s} s" >&2; exit 1; fi
     sleep "${{POLL_S:-5}}"
 done
-echo "ready: http://${{HEAD_ADDRESS}}:{port}/v1 after ${{SECONDS}} s"
+echo "ready: http://${{NODES[0]}}:{port}/v1 after ${{SECONDS}} s"
 # One rank that ends leaves the others in a collective that never does, so all end with it.
 STATUS=0
 wait -n "${{STEPS[@]}}" || STATUS=$?
