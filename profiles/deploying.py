@@ -14,7 +14,7 @@ from profiles.publishing import VariableName
 
 FlagValue = StrictBool | StrictInt | StrictFloat | StrictStr | dict[str, Any]
 SET_ELSEWHERE = frozenset(
-    [
+    (
         "model",
         "revision",
         "host",
@@ -28,7 +28,8 @@ SET_ELSEWHERE = frozenset(
         "headless",
         "api-key",
         "config",
-    ]
+        ,
+    )
 )
 """vLLM's flags that are made from other fields, or that would put a secret on a command line."""
 _SPREADING = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")

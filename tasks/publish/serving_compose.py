@@ -71,6 +71,8 @@ def _service(recipe: Recipe, rank: str | None) -> dict[str, Any]:
 
 def _word(word: str) -> str:
     """A word of the command line, safe from compose's own `$`."""
+    if word is NODE_RANK:
+        return f"${{{word}:-1}}"  # not required: compose reads the worker's words for the head too
     if isinstance(word, Variable):
         return f"${{{word}:?set {word} in {_ENV_FILE}}}"
     return word.replace("$", "$$")

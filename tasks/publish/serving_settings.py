@@ -16,7 +16,7 @@ from tasks.publish.serving_recipe import flags_of
 
 FILE = "serve.json"
 _FLAGS = frozenset(
-    [
+    (
         "served-model-name",
         "dtype",
         "max-model-len",
@@ -27,18 +27,26 @@ _FLAGS = frozenset(
         "generation-config",
         "enforce-eager",
         "distributed-executor-backend",
-    ]
+        ,
+    )
 )
 _VARIABLES = frozenset(
-    [
+    (
         "VLLM_USE_V2_MODEL_RUNNER",
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_ENABLE_V1_MULTIPROCESSING",
         "TRITON_INTERPRET",
-    ]
+        ,
+    )
 )
 _SPECULATION = frozenset(
-    ["method", "model", "num_speculative_tokens", "draft_sample_method", "rejection_sample_method"]
+    (
+        "method",
+        "model",
+        "num_speculative_tokens",
+        "draft_sample_method",
+        "rejection_sample_method",
+    )
 )
 """What this project writes. Others of vLLM's options run code or read files, e.g. `--tool-parser-plugin`."""
 

@@ -116,7 +116,8 @@ alive() {{
     for step in "${{STEPS[@]}}"; do kill -0 "$step" 2>/dev/null || return 1; done
 }}
 # Ready is what answers, not what was started; a step that dies ends the wait at once.
-until curl --silent --noproxy "*" --fail --max-time 5 --output /dev/null "http://${{HEAD_ADDRESS}}:{port}/health"; do
+HEALTH="http://${{HEAD_ADDRESS}}:{port}/health"
+until curl --silent --noproxy "*" --fail --max-time 5 --output /dev/null "$HEALTH"; do
     if ! alive; then echo "a step ended before the server was ready" >&2; exit 1; fi
     if ((SECONDS > {ready_s})); then echo "not ready after {ready_s} s" >&2; exit 1; fi
     sleep "${{POLL_S:-5}}"

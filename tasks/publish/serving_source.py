@@ -65,7 +65,9 @@ def find_served(text: str | None, overrides: Mapping[str, Any] | None = None, *,
     if text in builtin_names() or path.suffix in (".yaml", ".yml", ".json"):
         return _of_profile(load_profile(text, overrides, overrides_origin="--set"), text, weights=weights)
     repository, _, revision = text.partition("@")
-    if is_repository(repository) and not path.exists():
+    if path.is_dir():
+        return _of_folder(path.absolute(), text, overrides)
+    if is_repository(repository):
         return _of_hub(repository, revision or None, text, weights=weights)
     raise UsageError(
         f"there is no published draft '{text}'",
@@ -214,10 +216,8 @@ def _of_run(run: RunFolder, source: str, overrides: Mapping[str, Any] | None) ->
             where=source,
             hint=f"go on with it: retrain-dspark resume {source}",
         ) from None
-    if not folder.is_dir() and is_repository(str(result["location"])):
-        return _of_hub(
-            str(result["location"]), str(result.get("revision") or "") or None, source, weights=True
-        )
+    if not folder.is_dir() and is_repository(str(folder)):
+        return _of_hub(str(folder), result.get("revision") or None, source, weights=True)
     served = _of_folder(folder, source, overrides)
     held = () if result.get("revision") else ("This draft was held, not promoted.",)
     return Served(source, served.draft, served.settings, served.profile, notes=held)
