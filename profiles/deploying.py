@@ -28,7 +28,6 @@ SET_ELSEWHERE = frozenset(
         "headless",
         "api-key",
         "config",
-        ,
     )
 )
 """vLLM's flags that are made from other fields, or that would put a secret on a command line."""

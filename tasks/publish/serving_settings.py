@@ -27,7 +27,6 @@ _FLAGS = frozenset(
         "generation-config",
         "enforce-eager",
         "distributed-executor-backend",
-        ,
     )
 )
 _VARIABLES = frozenset(
@@ -36,7 +35,6 @@ _VARIABLES = frozenset(
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_ENABLE_V1_MULTIPROCESSING",
         "TRITON_INTERPRET",
-        ,
     )
 )
 _SPECULATION = frozenset(
