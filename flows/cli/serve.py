@@ -57,7 +57,7 @@ def command(
     for note in recipe.notes:
         click.echo(note, err=True)
     folder = recipe.draft.folder
-    if folder is not None and (folder / "serve.sh").is_file() and not assignments:
+    if folder is not None and served.script and not assignments:
         _script(folder, recipe, only_print)
     else:
         _engine(recipe, only_print)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Served:
     """The profile that made or names it."""
     config: Mapping[str, Any] | None = None
     """The draft's own configuration, of a draft from a hub without settings."""
+    script: bool = False
+    """A published folder of this machine, whose `serve.sh` serves it."""
     notes: tuple[str, ...] = ()
 
 
@@ -63,7 +65,7 @@ def find_served(text: str | None, overrides: Mapping[str, Any] | None = None, *,
     if (run_root() / text / "profile.json").is_file():
         return _of_run(RunFolder(run_root() / text), text, overrides)
     if text in builtin_names() or path.suffix in (".yaml", ".yml", ".json"):
-        return _of_profile(load_profile(text, overrides, overrides_origin="--set"), text, weights=weights)
+        return _of_profile(load_profile(text, overrides, overrides_origin="--set"), text)
     repository, _, revision = text.partition("@")
     if path.is_dir():
         return _of_folder(path.absolute(), text, overrides)
@@ -197,12 +199,20 @@ def _verifier(config: Mapping[str, Any] | None) -> str:
 def _of_folder(folder: Path, source: str, overrides: Mapping[str, Any] | None) -> Served:
     settings = read_settings(folder)
     verify_folder(folder)
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    run = RunFolder(run_root() / str(manifest.get("run_id") or "-"))
-    profile = run.profile() if (run.path / "profile.json").is_file() else None
+    profile = _profile_of(folder)
     if profile is not None and overrides:
         profile = load_profile(profile, overrides, overrides_origin="--set").profile
-    return Served(source, Place(folder.name, folder), settings, profile)
+    return Served(source, Place(folder.name, folder), settings, profile, script=True)
+
+
+def _profile_of(folder: Path) -> Profile | None:
+    """The profile of the run that made the draft, if that run is still here."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    run = RunFolder(run_root() / str(manifest.get("run_id") or "-"))
+    return run.profile() if (run.path / "profile.json").is_file() else None
 
 
 def _of_run(run: RunFolder, source: str, overrides: Mapping[str, Any] | None) -> Served:
@@ -220,10 +230,10 @@ def _of_run(run: RunFolder, source: str, overrides: Mapping[str, Any] | None) ->
         return _of_hub(str(folder), result.get("revision") or None, source, weights=True)
     served = _of_folder(folder, source, overrides)
     held = () if result.get("revision") else ("This draft was held, not promoted.",)
-    return Served(source, served.draft, served.settings, served.profile, notes=held)
+    return replace(served, notes=held)
 
 
-def _of_profile(loaded: LoadedProfile, source: str, *, weights: bool) -> Served:
+def _of_profile(loaded: LoadedProfile, source: str) -> Served:
     """The incumbent that the profile names, else the champion of its published drafts."""
     profile = loaded.profile
     named = profile.publish.incumbent
@@ -232,7 +242,7 @@ def _of_profile(loaded: LoadedProfile, source: str, *, weights: bool) -> Served:
         return Served(source, Place(repository, revision=revision or None), None, profile)
     if named:
         found = _of_folder(Path(named).expanduser().absolute(), source, None)
-        return Served(source, found.draft, found.settings, profile)
+        return replace(found, profile=profile)
     champion = find_incumbent(profile, run_root())
     if champion is None:
         raise UsageError(
@@ -241,7 +251,7 @@ def _of_profile(loaded: LoadedProfile, source: str, *, weights: bool) -> Served:
             hint=f"retrain-dspark run -p {source}, or set publish.incumbent=OWNER/NAME",
         )
     found = _of_folder(champion[1], source, None)
-    return Served(source, found.draft, found.settings, profile)
+    return replace(found, profile=profile)
 
 
 def _of_hub(repository: str, revision: str | None, source: str, *, weights: bool) -> Served:
