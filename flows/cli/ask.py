@@ -43,7 +43,7 @@ def command(
     """Ask one question and show which tokens of the answer were drafted and accepted, round by round.
 
     Serves the draft that SOURCE names (as `serve` takes it) and ends the server afterwards, or asks a server
-    that runs at --url. Where the server's stream and its counters disagree, nothing is marked, and it says why.
+    that runs at --url. Where the server's stream and counters disagree, nothing is marked, and it says why.
     """
     from tasks.publish.serving_ask import Asked
 

@@ -1,9 +1,9 @@
 """Which tokens of an answer were drafted and accepted, round by round, and whether that is certain.
 
-vLLM does not mark them. There are three witnesses: a chunk of the stream carries the tokens of one step of the
-engine as long as the client keeps up; the counters say how many rounds there were and how many of them accepted
-their first, second, ... draft token; and a server that reports acceptance by request lists the rounds itself.
-Rounds are shown only where they follow from what the counters say, and every witness that is there agrees.
+vLLM does not mark them. There are three witnesses. A chunk of the stream carries the tokens of one step of
+the engine as long as the client keeps up. The counters say how many rounds there were, and how many of them
+accepted their first, second, ... draft token. A server that reports acceptance by request lists the rounds
+itself. Rounds are shown only where the counters confirm the list, or without one the chunks.
 """
 
 from __future__ import annotations

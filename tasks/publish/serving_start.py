@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 import tempfile
@@ -79,7 +80,7 @@ def _command(served: Served, recipe: Recipe) -> tuple[tuple[str, ...], dict[str,
             hint="ask the server that runs: retrain-dspark ask QUESTION --url URL",
         )
     words = ("bash", str(folder / "serve.sh"), recipe.target.here(), str(recipe.port), *reporting)
-    return words, {"HOST": HOST, "PYTHON": sys.executable}
+    return words, {"HOST": HOST, "PYTHON": os.environ.get("PYTHON") or sys.executable}
 
 
 def _limits(served: Served, recipe: Recipe) -> Limits:

@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 FAULTS = {
@@ -126,7 +127,9 @@ class Engine:
             chunks += [left[:size]] if left[:size] else []
             left = left[size:]
         if self.fault == "merges":
-            chunks = [sum(chunks[at : at + 2], []) for at in range(0, len(chunks), 2)]
+            chunks = [
+                [*first, *second] for first, second in zip_longest(chunks[::2], chunks[1::2], fillvalue=[])
+            ]
         return chunks
 
     def record(self, answers: Sequence[dict[str, Any]]) -> None:

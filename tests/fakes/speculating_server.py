@@ -2,8 +2,9 @@
 
 Answers /health, /version, /v1/models, /metrics, /detokenize, /v1/completions and streamed
 /v1/chat/completions as vLLM 0.32 does (token ids, `n`, acceptance in each response, log-probabilities of
-named tokens), checks the key in VLLM_API_KEY, takes `--speculative-config`, refuses per-request metrics without it as vLLM does, and ignores other flags.
-What it answers, and its faults, are in `speculating_engine.py`.
+named tokens), checks the key in VLLM_API_KEY, takes `--speculative-config`, refuses per-request metrics
+without it as vLLM does, and ignores other flags. What it answers, and its faults, are in
+`speculating_engine.py`.
 """
 
 from __future__ import annotations
