@@ -39,8 +39,9 @@ _SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|
 class Deploy(Part):
     """How a draft is served to users, besides the options it was measured with."""
 
-    image: Annotated[str, Field(min_length=1)] = "vllm/vllm-openai:latest"
-    """Container image of the engine; its command line is vLLM's. Pin it by digest where you can."""
+    image: str = ""
+    """Container image of the engine; pin it by digest where you can. Empty takes vLLM's own `latest`, or the
+    image of `docker/cpu.Dockerfile` for a draft that was measured without a GPU."""
     nodes: Positive = 1
     """Nodes of one server."""
     gpus_per_node: Positive = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from tasks.serve.vllm_http import Server, refusal
 CHAT = "/v1/chat/completions"
 _SETTLE_S = 5.0
 _POLL_S = 0.05
+_SHORT_S = 30.0
 _BROKEN = "\ufffd"
 
 
@@ -134,13 +135,9 @@ def _events(server: Server, asked: Asked) -> Iterator[dict[str, Any]]:
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
     }
-    headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
     where = server.url + CHAT
     try:
-        with (
-            httpx.Client(timeout=asked.timeout_s, trust_env=False, headers=headers) as client,
-            client.stream("POST", where, json=body) as response,
-        ):
+        with _client(server, asked.timeout_s) as client, client.stream("POST", CHAT, json=body) as response:
             if response.status_code != httpx.codes.OK:
                 response.read()
                 key = response.status_code == httpx.codes.UNAUTHORIZED
@@ -155,6 +152,12 @@ def _events(server: Server, asked: Asked) -> Iterator[dict[str, Any]]:
         ) from error
 
 
+def _client(server: Server, timeout_s: float) -> httpx.Client:
+    """One client for many requests: making one takes longer than most of them."""
+    headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=timeout_s, trust_env=False)
+
+
 def _pieces(server: Server, streamed: Streamed) -> tuple[str, ...]:
     """Text of each token: what each adds to the text of all before it.
 
@@ -163,24 +166,28 @@ def _pieces(server: Server, streamed: Streamed) -> tuple[str, ...]:
     """
     shown, pieces = "", []
     ids = streamed.tokens
-    for number in range(1, len(ids) + 1):
-        text = _text(server, ids[:number])
-        if text is None:
-            return ()
+    texts = _texts(server, [ids[:number] for number in range(1, len(ids) + 1)])
+    for number, text in enumerate(texts, start=1):
         if text.endswith(_BROKEN) and number < len(ids):
             pieces.append("")
             continue
         pieces.append(text[len(shown) :])
         shown = text
-    if streamed.content and shown.startswith(streamed.content) and streamed.finish == "stop":
+    if pieces and streamed.content and shown.startswith(streamed.content) and streamed.finish == "stop":
         pieces[-1] = pieces[-1][: len(pieces[-1]) - (len(shown) - len(streamed.content))]
     return tuple(pieces)
 
 
-def _text(server: Server, ids: tuple[int, ...]) -> str | None:
-    """Text of some tokens; None where the server has no such path."""
+def _texts(server: Server, parts: Sequence[tuple[int, ...]]) -> list[str]:
+    """Text of each sequence of tokens; empty where the server has no such path."""
+    texts = []
     try:
-        answer = server.post("/detokenize", {"model": server.served_name, "tokens": list(ids)})
-    except ServiceError:
-        return None
-    return str(answer.json().get("prompt", ""))
+        with _client(server, _SHORT_S) as client:
+            for ids in parts:
+                body = {"model": server.served_name, "tokens": list(ids)}
+                response = client.post("/detokenize", json=body)
+                response.raise_for_status()
+                texts.append(str(response.json()["prompt"]))
+    except (httpx.HTTPError, KeyError, ValueError):
+        return []
+    return texts

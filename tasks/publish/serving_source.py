@@ -22,6 +22,7 @@ from tasks.run_folder import RunFolder, run_root
 from tasks.stages import PUBLISH
 
 CPU_IMAGE = "retrain-dspark:cpu"
+GPU_IMAGE = "vllm/vllm-openai:latest"
 _SMALL = ("config.json", FILE, "manifest.json")
 _WEIGHTS = (*_SMALL, "*.safetensors", "*.json")
 _SOURCES = "a version folder, a run id, a profile's name or file, or OWNER/NAME[@REVISION] on a hub"
@@ -102,7 +103,7 @@ def recipe_of(served: Served, *, target: str | None, port: int = PORT) -> Recipe
         speculation=_speculation(served),
         arguments={**arguments, **own},
         environment={**(settings.environment if settings else {}), **deploy.environment},
-        image=CPU_IMAGE if cpu and "image" not in deploy.model_fields_set else deploy.image,
+        image=deploy.image or (CPU_IMAGE if cpu else GPU_IMAGE),
         ready_timeout_s=deploy.ready_timeout_s,
         port=port,
         nodes=deploy.nodes,
