@@ -27,6 +27,25 @@ _FLAGS = frozenset(
         "generation-config",
         "enforce-eager",
         "distributed-executor-backend",
+        "tensor-parallel-size",
+        "pipeline-parallel-size",
+        "data-parallel-size",
+        "decode-context-parallel-size",
+        "enable-expert-parallel",
+        "all2all-backend",
+        "moe-backend",
+        "gpu-memory-utilization",
+        "kv-cache-dtype",
+        "prefix-match-unit",
+        "max-cudagraph-capture-size",
+        "attention-backend",
+        "attention-config",
+        "enable-flashinfer-autotune",
+        "load-format",
+        "reasoning-parser",
+        "tool-call-parser",
+        "enable-auto-tool-choice",
+        "language-model-only",
     )
 )
 _VARIABLES = frozenset(
@@ -34,6 +53,7 @@ _VARIABLES = frozenset(
         "VLLM_USE_V2_MODEL_RUNNER",
         "VLLM_CPU_KVCACHE_SPACE",
         "VLLM_ENABLE_V1_MULTIPROCESSING",
+        "VLLM_KIMI_K3_AUX_ATTN_RES_STREAM",
         "TRITON_INTERPRET",
     )
 )
@@ -44,9 +64,10 @@ _SPECULATION = frozenset(
         "num_speculative_tokens",
         "draft_sample_method",
         "rejection_sample_method",
+        "enable_adaptive_verification",
     )
 )
-"""What this project writes. Others of vLLM's options run code or read files, e.g. `--tool-parser-plugin`."""
+"""What this project may write. Others of vLLM's options run code or read files: `--tool-parser-plugin`."""
 
 
 class ServedTarget(BaseModel):

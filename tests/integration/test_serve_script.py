@@ -1,4 +1,4 @@
-"""A published folder's own `serve.sh` and `verify.py`, run by `ask`, in front of a program that speaks HTTP."""
+"""A published folder's own `serve.sh` and `verify.py`, run by `ask`, in front of a fake engine."""
 
 from __future__ import annotations
 
