@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import PROGRAM  # type: ignore[import-not-found]
 
 from profiles.schema import Profile
 from tasks.processes.ports import free_port
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.verify("publish"), pytest.mark.timeout(1800)]
 Record = Callable[[str, object], None]
 QUESTION = "Write a short list of three fruits."
 KEY = "a-key-of-the-test"
+PROGRAM = Path(sys.executable).parent / "retrain-dspark"
 READY_S = 900
 
 
@@ -37,8 +39,6 @@ def folder(demo_run: RunFolder) -> Path:
 @contextmanager
 def served(demo_run: RunFolder, tmp_path: Path, *words: str) -> Iterator[str]:
     """`retrain-dspark serve ...` until it is healthy; gives its address, and ends it."""
-    import time
-
     port = free_port("127.0.0.1")
     environment = {**os.environ, RUNS_ENV: str(demo_run.path.parent), "VLLM_API_KEY": KEY}
     with open(tmp_path / "server.log", "wb") as log:
