@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from profiles.address import host_of, is_loopback
+from profiles.deploying import Deploy
 from profiles.evaluation import Evaluate
 from profiles.hardware import Hardware
 from profiles.part import Count, Dtype, Part, Port, Positive, Seconds
@@ -145,6 +146,8 @@ class Profile(Part):
     """How the draft is measured."""
     publish: Publish = Publish()
     """Where the draft goes and when."""
+    deploy: Deploy = Deploy()
+    """How the draft is served to users."""
     report: Report = Report()
     """What is shown."""
     tracking: Tracking = Tracking()

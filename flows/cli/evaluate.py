@@ -12,7 +12,11 @@ from profiles.load import builtin_names, load_profile, parse_assignments
 
 
 @click.command("evaluate")
-@click.option("--draft", metavar="FOLDER|OWNER/NAME[@REVISION]", help="Draft to serve and measure.")
+@click.option(
+    "--draft",
+    metavar="FOLDER|OWNER/NAME[@REVISION]",
+    help="Draft to serve and measure. [default: the one that the profile's publish.incumbent names]",
+)
 @click.option("--target", metavar="FOLDER", help="Target to serve it with. [default: the profile's]")
 @click.option(
     "--prompts",
@@ -64,9 +68,10 @@ def command(
     urls, keys = pairs(arms, "--arm", "URL"), pairs(arm_keys, "--arm-key-env", "VARIABLE")
     given = tuple(_absolute(source) for source in prompts)
     target = _absolute(target) if target else None
+    base = load_profile(profile).profile
+    draft = draft or (None if urls else base.publish.incumbent)
     asked = measuring(draft, arms_of(urls, keys) if urls else (), target)
     own = parse_assignments(assignments)
-    base = load_profile(profile).profile
     values = overrides_for(base, asked, target=target, prompts=given, full=full, overrides=own)
     whole = load_profile(profile, values, overrides_origin="--set").profile
     if asked.draft is not None:

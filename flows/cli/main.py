@@ -20,7 +20,8 @@ COMMANDS = {
     "plan": "Show processes, sizes and expected minutes; starts nothing.",
     "doctor": "Check this machine for a profile.",
     "logs": "Show the logs of a run.",
-    "serve": "Serve a published draft.",
+    "serve": "Serve a published draft, or print files that do.",
+    "ask": "Show an answer with the accepted draft tokens coloured.",
     "clean": "Remove old runs and what dead runs left.",
     "ui": "Start Prefect's and MLflow's pages and the work pool.",
 }

@@ -1,87 +1,101 @@
-"""`retrain-dspark serve`: serve a published draft with its target."""
+"""`retrain-dspark serve`: serve a published draft with its target, or print what would."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from tasks.errors import UsageError
-from tasks.run_folder import RunFolder, run_root
+from flows.cli.options import set_option
+from profiles.load import parse_assignments
+
+if TYPE_CHECKING:
+    from tasks.publish.serving_recipe import Recipe
+
+HOST = "127.0.0.1"
 
 
 @click.command("serve")
-@click.argument("draft", metavar="[FOLDER]", required=False, type=click.Path(path_type=Path))
-@click.option("--target", metavar="FOLDER", help="Weights of the target. [default: those of the draft's run]")
+@click.argument("source", metavar="[RUN|PROFILE|FOLDER|OWNER/NAME[@REVISION]]", required=False)
+@click.option(
+    "--render",
+    type=click.Choice(["compose", "slurm", "k8s"]),
+    help="Print a compose file, a Slurm batch script or Kubernetes manifests instead of serving.",
+)
+@click.option(
+    "--target",
+    metavar="FOLDER|OWNER/NAME",
+    help="Weights of the target. [default: those of the draft's run or profile]",
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
-def command(draft: Path | None, target: str | None, port: int, only_print: bool) -> None:
-    """Serve the published draft in FOLDER, or the champion that was chosen last, together with its target."""
-    from tasks.publish.serving import serve_command
-    from tasks.publish.verify import verify_folder
+@set_option
+def command(
+    source: str | None,
+    render: str | None,
+    target: str | None,
+    port: int,
+    only_print: bool,
+    assignments: tuple[str, ...],
+) -> None:
+    """Serve a published draft together with its target.
 
-    folder = (draft or _champion()).absolute()
-    settings = _settings(folder)
-    verify_folder(folder)
-    weights = target or os.environ.get("TARGET") or str(_target_of(folder, settings))
-    if only_print:
-        click.echo(serve_command(folder, Path(weights), sys.executable, port))
+    A version folder, a run, a profile (the draft that it names as its incumbent, else its champion) or a
+    repository on a hub; nothing takes the champion that was chosen last.
+    """
+    from tasks.publish.serving_source import find_served, recipe_of
+
+    overrides = parse_assignments(assignments)
+    served = find_served(source, overrides, weights=not render and not only_print)
+    recipe = recipe_of(served, target=target or os.environ.get("TARGET"), port=port)
+    if render:
+        click.echo(_rendered(recipe, render), nl=False)
         return
-    _become(folder / "serve.sh", weights, port)
+    for note in recipe.notes:
+        click.echo(note, err=True)
+    folder = recipe.draft.folder
+    if folder is not None and served.script and not assignments:
+        _script(folder, recipe, only_print)
+    else:
+        _engine(recipe, only_print)
 
 
-def _become(program: Path, target: str, port: int) -> NoReturn:
+def _rendered(recipe: Recipe, render: str) -> str:
+    from tasks.publish.serving_compose import compose
+    from tasks.publish.serving_kubernetes import kubernetes
+    from tasks.publish.serving_slurm import slurm
+
+    return {"compose": compose, "slurm": slurm, "k8s": kubernetes}[render](recipe)
+
+
+def _script(folder: Path, recipe: Recipe, only_print: bool) -> None:
+    """The published folder serves itself: its script looks whether it is whole first."""
+    from tasks.publish.serving import serve_command
+
+    target = recipe.target.here()
+    if only_print:
+        click.echo(serve_command(folder, Path(target), sys.executable, recipe.port))
+        return
     os.environ.setdefault("PYTHON", sys.executable)
-    os.execvp("bash", ("bash", str(program), target, str(port)))
+    _become(("bash", str(folder / "serve.sh"), target, str(recipe.port)))
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    try:
-        settings: dict[str, Any] = json.loads((folder / "serve.json").read_text(encoding="utf-8"))
-        return settings
-    except (OSError, ValueError):
-        raise UsageError(
-            "there is no published draft in this folder: serve.json is missing or not JSON",
-            where=str(folder),
-            hint="give a version folder, e.g. runs/published/NAME/v0001",
-        ) from None
+def _engine(recipe: Recipe, only_print: bool) -> None:
+    from tasks.publish.serving_here import here
+
+    argv, environment = here(recipe, HOST)
+    if only_print:
+        import shlex
+
+        told = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
+        click.echo(" ".join([*told, shlex.join(argv)]))
+        return
+    os.environ.update(environment)
+    _become(argv)
 
 
-def _target_of(folder: Path, settings: dict[str, Any]) -> Path:
-    """The target that the draft's run used, if the run or a built-in profile still knows it."""
-    from profiles.load import builtin_names, load_profile
-    from tasks.serve.target_folder import resolve_target
-
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    run = RunFolder(run_root() / str(manifest.get("run_id", "")))
-    if (run.path / "profile.json").is_file():
-        return resolve_target(run.profile())
-    name = settings["target"]["name"]
-    known = (load_profile(profile).profile for profile in builtin_names())
-    for profile in known:
-        if profile.target.model == name and profile.target.source.kind == "gguf_wheel":
-            return resolve_target(profile)
-    raise UsageError(
-        f"the run that made this draft is not in {run_root()}, so the place of its target is not known",
-        where=str(folder),
-        hint=f"retrain-dspark serve {folder} --target FOLDER   (the weights of {name})",
-    )
-
-
-def _champion() -> Path:
-    """Folder of the champion; of several drafts' champions, the one whose pointer moved last."""
-    from tasks.publish.versions import CHAMPION, read_pointer
-
-    pointers = sorted(run_root().glob(f"published/*/{CHAMPION}"), key=lambda path: path.stat().st_mtime)
-    if not pointers:
-        raise UsageError(
-            "nothing was published yet",
-            where=str(run_root() / "published"),
-            hint="retrain-dspark run -p laptop",
-        )
-    place = pointers[-1].parent
-    return place / str(read_pointer(place, CHAMPION))
+def _become(argv: tuple[str, ...]) -> NoReturn:
+    os.execvp(argv[0], argv)

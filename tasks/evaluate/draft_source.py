@@ -111,7 +111,7 @@ def _read(folder: Path, name: str, revision: str | None) -> FoundDraft:
         name=name,
         revision=revision,
         layer_ids=tuple(layers),
-        draft_tokens=_draft_tokens(config, block),
+        draft_tokens=proposed_tokens(config, block),
         draft_vocab_size=int(config.get("draft_vocab_size") or 0),
     )
 
@@ -129,7 +129,7 @@ def _are_layers(value: Any) -> bool:
     )
 
 
-def _draft_tokens(config: dict[str, Any], block: int) -> int:
+def proposed_tokens(config: dict[str, Any], block: int) -> int:
     """K as the draft proposes it; a draft that does not sample from its anchor's slot has one less."""
     methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]
     proposed = methods[0].get("speculative_tokens")

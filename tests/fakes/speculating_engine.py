@@ -14,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 FAULTS = {
@@ -32,6 +33,7 @@ FAULTS = {
     "foreign": "another client's tokens are counted too, after --count answers",
     "miscounts": "counters lose a round of every answer",
     "dies": "the process ends after --count answers",
+    "merges": "a chunk of a stream carries two steps",
     "hangs": "no answer after --count answers, status pages go on",
 }
 BEST, SECOND, RARE = -0.2, -3.2, -12.0
@@ -94,6 +96,7 @@ class Engine:
             ties = self.fault == "ties" or (self.fault == "noisy" and again)
         tokens = [self.choose(prompt, sample, ties)]
         rounds: list[int] = []
+        sizes = [1]
         steps = 0
         while len(tokens) < most:
             skipped = self.fault == "no-drafts" or (self.fault == "sparse" and steps % 3)
@@ -109,12 +112,25 @@ class Engine:
                 accepted += 1
             tokens.append(self.choose([*prompt, *tokens], sample, ties))
             rounds += [accepted] if drafts else []
+            sizes.append(accepted + 1)
         tokens = tokens[:most]
         if self.fault == "wrong-token" and prompt[0] % 4 == 0 and len(tokens) > 3:
             tokens[3] = 99
         if self.fault == "loops":
             tokens = [*tokens[:8], *[55] * (len(tokens) - 8)]
-        return {"tokens": tokens, "rounds": rounds, "steps": steps}
+        return {"tokens": tokens, "rounds": rounds, "steps": steps, "sizes": sizes}
+
+    def chunks(self, one: dict[str, Any]) -> list[list[int]]:
+        """An answer's tokens as a stream carries them: those of each step."""
+        left, chunks = list(one["tokens"]), []
+        for size in one["sizes"]:
+            chunks += [left[:size]] if left[:size] else []
+            left = left[size:]
+        if self.fault == "merges":
+            chunks = [
+                [*first, *second] for first, second in zip_longest(chunks[::2], chunks[1::2], fillvalue=[])
+            ]
+        return chunks
 
     def record(self, answers: Sequence[dict[str, Any]]) -> None:
         """Count what was answered, as the fault has it."""

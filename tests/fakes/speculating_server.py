@@ -1,9 +1,10 @@
 """A program that speaks vLLM's HTTP and speculates: `python speculating_server.py --port P --fault NAME`.
 
-Answers /health, /version, /v1/models, /metrics and /v1/completions as vLLM 0.32 does (token ids, `n`,
-acceptance in each response, log-probabilities of named tokens), checks the key in VLLM_API_KEY, takes
-`--speculative-config`, refuses per-request metrics without it as vLLM does, and ignores other flags.
-What it answers, and its faults, are in `speculating_engine.py`.
+Answers /health, /version, /v1/models, /metrics, /detokenize, /v1/completions and streamed
+/v1/chat/completions as vLLM 0.32 does (token ids, `n`, acceptance in each response, log-probabilities of
+named tokens), checks the key in VLLM_API_KEY, takes `--speculative-config`, refuses per-request metrics
+without it as vLLM does, and ignores other flags. What it answers, and its faults, are in
+`speculating_engine.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,27 @@ from typing import Any
 from speculating_engine import FAULTS, Engine
 
 
+def words_of(tokens: list[int]) -> str:
+    """Text of some tokens: a word for each."""
+    return " ".join(f"w{token}" for token in tokens)
+
+
 class Server(ThreadingHTTPServer):
     """The HTTP side of one engine."""
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], engine: Engine, name: str, model: str, key: str | None):
+    def __init__(
+        self,
+        address: tuple[str, int],
+        engine: Engine,
+        name: str,
+        model: str,
+        key: str | None,
+        detailed: bool = False,
+    ):
         super().__init__(address, Handler)
+        self.detailed = detailed
         self.engine, self.served_name, self.model, self.key = engine, name, model, key
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -57,6 +72,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send(401, '{"error": "Unauthorized"}')
             return
         engine = self.server.engine
+        if self.path == "/detokenize":
+            self.send(200, json.dumps({"prompt": words_of(body["tokens"])}))
+            return
         with engine.lock:
             engine.open += 1
             crowded = engine.open > 2
@@ -66,7 +84,10 @@ class Handler(BaseHTTPRequestHandler):
                 engine.requests += 1
                 self.send(500, '{"error": {"message": "broken"}}')
                 return
-            self.send(200, json.dumps(self.answer(engine, body)))
+            if body.get("stream"):
+                self.stream(engine, body)
+            else:
+                self.send(200, json.dumps(self.answer(engine, body)))
         finally:
             with engine.lock:
                 engine.open -= 1
@@ -96,6 +117,32 @@ class Handler(BaseHTTPRequestHandler):
             histogram = [rounds.count(accepted) for accepted in range(engine.tokens + 1)]
             reply["metrics"] = {"speculative_decoding": {"acceptance_histogram": histogram}}
         return reply
+
+    def stream(self, engine: Engine, body: dict[str, Any]) -> None:
+        """A chat as server-sent events: first the role, then each step's tokens, then usage and metrics."""
+        heat = float(body.get("temperature", 0))
+        question = [ord(letter) for letter in body["messages"][-1]["content"]]
+        one = engine.answer(question, int(body["max_tokens"]), random.Random(0) if heat else None)
+        chunks = engine.chunks(one)
+        events: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": {"role": "assistant"}}]}]
+        for number, chunk in enumerate(chunks, start=1):
+            text = (" " if number > 1 else "") + words_of(chunk)
+            choice: dict[str, Any] = {"index": 0, "delta": {"content": text}, "token_ids": chunk}
+            choice["finish_reason"] = "length" if number == len(chunks) else None
+            events.append({"choices": [choice]})
+        last: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": len(one["tokens"])}}
+        if self.server.detailed and one["rounds"]:
+            steps = {"per_step_accepted": one["rounds"]}
+            last["metrics"] = {"speculative_decoding": steps}
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for event in [*events, last]:
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
+        self.close_connection = True
+        engine.record([one])
 
     def choice(
         self, engine: Engine, prompt: list[int], body: dict[str, Any], one: dict[str, Any]
@@ -132,7 +179,9 @@ def main() -> None:
     address = (options.host, options.port)
     key = os.environ.get("VLLM_API_KEY")
     print("INFO: serving", flush=True)
-    Server(address, engine, options.served_model_name, options.model, key).serve_forever(poll_interval=0.05)
+    detailed = options.per_request_spec_decode_metrics == "detailed"
+    server = Server(address, engine, options.served_model_name, options.model, key, detailed)
+    server.serve_forever(poll_interval=0.05)
 
 
 if __name__ == "__main__":

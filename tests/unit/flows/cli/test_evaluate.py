@@ -48,6 +48,7 @@ def test_arms_and_keys_reach_the_flow_by_name(started: list[Any], monkeypatch: p
         ((*URLS, "--set", "evaluate.load.concurency=[1]"), EXIT_USAGE, "did you mean concurrency"),
         ((*URLS, "-p", "laptp"), EXIT_USAGE, "did you mean 'laptop'"),
         (("--draft", "someone/draft"), EXIT_FAILED, "'someone/draft' cannot be fetched"),
+        (("-p", "kimi-k3-published"), EXIT_FAILED, "'RedHatAI/Kimi-K3-speculator.dspark' cannot be fetched"),
     ],
 )
 def test_bad_input_is_said_before_a_run_exists(
