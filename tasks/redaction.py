@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from tasks.secret_forms import mask_forms
+
 _SECRET_WORDS = (
     "TOKEN",
     "SECRET",
@@ -35,8 +37,11 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 
 
 def redact(text: str) -> str:
-    """The text without passwords of URLs and without values of this process's secret variables."""
-    masked = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
-    for secret in secrets_of(os.environ):
-        masked = masked.replace(secret, MASK)
-    return masked
+    """The text without passwords of URLs and without values of this process's secret variables, also where
+    these are encoded or broken over lines."""
+    return mask_forms(_URL_PASSWORD.sub(rf"\g<1>{MASK}@", text), known_secrets(), MASK)
+
+
+def known_secrets() -> list[str]:
+    """Everything that this process knows to be secret; the longest first."""
+    return secrets_of(os.environ)
