@@ -94,7 +94,9 @@ def metadata_refusals(data: Mapping[str, Any]) -> Iterator[Refusal]:
             yield Refusal(f"the card's metadata has no {field}", f"{CARD}: {field}", f"set {setting}")
     if data.get("license") == "other" and not data.get("license_name"):
         yield Refusal(
-            "the license has no name", f"{CARD}: license_name", "write the license's name into publish.license"
+            "the license has no name",
+            f"{CARD}: license_name",
+            "write the license's name into publish.license",
         )
     if _PATH_LIKE.search(str(data.get("base_model") or "")):
         yield Refusal(

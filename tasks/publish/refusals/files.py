@@ -15,11 +15,19 @@ _EXPECTED = re.compile(
     r"|speculation_profile\.json|model\.safetensors\.index\.json|model(?:-\d{5}-of-\d{5})?\.safetensors"
     r"|cpu/[\w.-]+\.py|plots/[\w.-]+\.png)"
 )
-_ROW_FILES = frozenset(".jsonl .ndjson .parquet .arrow .feather .csv .tsv .zst .gz .lmdb .db .sqlite".split())
+_ROW_FILES = frozenset(
+    {
+        ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".csv", ".tsv", ".zst", ".gz",
+        ".lmdb", ".db", ".sqlite",
+    }
+)  # fmt: skip
 _ROW_TENSORS = frozenset({"hidden_states", "token_ids", "input_ids", "loss_mask"})
 _ROW_KEYS = frozenset(
-    "messages conversation conversations prompt prompts completion answer answers token_ids prompt_ids".split()
-)
+    {
+        "messages", "conversation", "conversations", "prompt", "prompts", "completion", "answer",
+        "answers", "token_ids", "prompt_ids",
+    }
+)  # fmt: skip
 _JSON_BYTES = 64 * 2**20
 
 

@@ -12,7 +12,7 @@ from tasks.redaction import known_secrets
 from tasks.secret_forms import holds
 
 _NAMES = "publish names, not places; look in publish.card, the notes of the run and its settings"
-_SECRETS = "remove it, name the variable that holds it instead, and replace the secret: it was written to disk"
+_SECRETS = "remove it, name its variable instead, and replace the secret: it was written to disk"
 
 
 def leak_refusals(material: Material) -> Iterator[Refusal]:

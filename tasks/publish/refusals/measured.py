@@ -17,7 +17,7 @@ _SPEED = re.compile(
     r"(?:output\s+)?tok(?:en)?s?\s*(?:/|per\s+)\s*s(?:ec(?:ond)?)?\b"
     r"|(?:requests?|req)\s*(?:/|per\s+)\s*s(?:ec(?:ond)?)?\b"
     r"|ms\b|milliseconds?\b|s\b(?=\s+(?:at|for|to|per))|seconds?\b"
-    r"|[x×](?!\w)|times\s+(?:faster|slower)|%\s+(?:faster|slower)"
+    r"|[x\u00d7](?!\w)|times\s+(?:faster|slower)|%\s+(?:faster|slower)"
     r")",
     re.I,
 )
@@ -64,7 +64,9 @@ def synthetic_refusals(material: Material) -> Iterator[Refusal]:
             yield Refusal(f"arm {arm.name} accepted without verifying", f"evaluate: {arm.name}", remedy)
     for report in evaluation.arms:
         if any(_FAKED.search(word) for word in report.argv):
-            yield Refusal(f"arm {report.name} ran with synthetic acceptance", f"evaluate: {report.name}", remedy)
+            yield Refusal(
+                f"arm {report.name} ran with synthetic acceptance", f"evaluate: {report.name}", remedy
+            )
     for name in ("serve.json", "config.json", "speculation_profile.json"):
         if told := sorted(set(_faking_keys(read_object(material.folder / name)))):
             yield Refusal(f"it sets {', '.join(told)}", name, remedy)

@@ -16,8 +16,11 @@ from tasks.stage import canonical, sha256_file, sha256_text
 _EXPONENTS = {"F32": (np.uint32, 0x7F800000), "BF16": (np.uint16, 0x7F80), "F16": (np.uint16, 0x7C00)}
 _CHUNK_BYTES = 1 << 22
 _OTHER_WEIGHTS = frozenset(
-    ".bin .pt .pth .ckpt .pkl .pickle .joblib .gguf .ggml .npz .npy .onnx .h5 .msgpack .tflite .pdparams".split()
-)
+    {
+        ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".gguf", ".ggml", ".npz",
+        ".npy", ".onnx", ".h5", ".msgpack", ".tflite", ".pdparams",
+    }
+)  # fmt: skip
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04", b"GGUF")
 _AGAIN = "train it again"
 

@@ -28,6 +28,8 @@ _LINE_DETECTORS = ("KeywordDetector", "Base64HighEntropyString")
 """Those that judge by the surroundings: they read lines as they stand, not what was joined or decoded."""
 _SKIPPED = (*_LINE_DETECTORS, "HexHighEntropyString", "BasicAuthDetector")
 _LONGEST_LINE = 20_000
+_NO_SECRET = r"tokenizer[_ ]digest"
+"""What the detector of secret-sounding names takes for a token."""
 
 
 @cache
@@ -37,7 +39,10 @@ def _plugins() -> tuple[list[Any], list[Any]]:
 
     kinds = {kind.__name__: kind for kind in get_mapping_from_secret_type_to_class().values()}
     whole = [kind() for name, kind in sorted(kinds.items()) if name not in _SKIPPED]
-    return whole, [kinds["KeywordDetector"](), kinds["Base64HighEntropyString"](limit=4.5)]
+    return whole, [
+        kinds["KeywordDetector"](keyword_exclude=_NO_SECRET),
+        kinds["Base64HighEntropyString"](limit=4.5),
+    ]
 
 
 def detected(name: str, text: str, readings: Iterable[str]) -> Iterator[str]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-_ROOTS = "home root Users mnt media data scratch work workspace tmp var srv lustre gpfs nfs fsx shared projects"
+_ROOTS = (
+    "home root Users mnt media data scratch work workspace tmp var srv lustre gpfs nfs fsx shared projects"
+)
 _PATHS = re.compile(
     rf"(?<![\w./$}}:<-])/(?:{'|'.join(_ROOTS.split())})/[\w.@+-]+"
     r"|(?<![\w/])~/[\w.-]+/|\bfile:///?[\w.]|\b[A-Za-z]:\\{1,2}[\w.-]+\\"
@@ -90,5 +92,7 @@ def _name_pattern(name: str) -> re.Pattern[str]:
     """A name with a digit, dot or hyphen by itself; a plain word only where a host is spoken of."""
     end = r"(?![\w-])"
     if name.isalpha():
-        return re.compile(rf"(?:(?<=//)|(?<=@)|(?<=host )|(?<=host=)|(?<=host: )){re.escape(name)}{end}", re.I)
+        return re.compile(
+            rf"(?:(?<=//)|(?<=@)|(?<=host )|(?<=host=)|(?<=host: )){re.escape(name)}{end}", re.I
+        )
     return re.compile(rf"(?<![\w-]){re.escape(name)}{end}", re.I)
