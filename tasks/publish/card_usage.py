@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.publish.serving import CPU_FOLDER
+
 _IN_CONTAINER = "/draft"
 _OWN_IMAGE = "retrain-dspark:cpu"
 _WIDTH = 100
@@ -16,7 +18,7 @@ _WIDTH = 100
 def server_command(settings: Mapping[str, Any], target: str, revision: str) -> str:
     """vLLM's command line, to be run in the published folder."""
     words = ["vllm", "serve", *_model(target, revision), *settings["arguments"]]
-    return _shell([*words, "--speculative-config", _config(settings, ".")], _exports(settings))
+    return _shell([*words, "--speculative-config", _config(settings, ".")], settings)
 
 
 def container_command(settings: Mapping[str, Any], engine: str, target: str, revision: str) -> str:
@@ -54,16 +56,21 @@ def _exports(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     return sorted(settings["environment"].items())
 
 
-def _shell(words: Sequence[str], environment: Sequence[tuple[str, str]]) -> str:
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in environment]
+def _shell(words: Sequence[str], settings: Mapping[str, Any]) -> str:
+    assignments = [f"{name}={shlex.quote(value)}" for name, value in _exports(settings)]
+    if settings["interpreter"]:
+        assignments.insert(0, f'PYTHONPATH="$PWD/{CPU_FOLDER}"')
     return _wrapped([*assignments, *map(shlex.quote, words)])
 
 
 def _wrapped(words: Sequence[str]) -> str:
-    """Shell words over several lines, an option and its value together."""
+    """Shell words over several lines; an option and its value stay together."""
     lines, line = [], ""
-    for word in words:
-        if line and len(line) + len(word) > _WIDTH:
+    for place, word in enumerate(words):
+        opens = word.startswith("-") and place + 1 < len(words) and not words[place + 1].startswith("-")
+        length = len(word) + (len(words[place + 1]) + 1 if opens else 0)
+        belongs = place and words[place - 1].startswith("-") and not word.startswith("-")
+        if line and not belongs and len(line) + length > _WIDTH:
             lines.append(line)
             line = ""
         line = f"{line} {word}".strip()
