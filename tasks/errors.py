@@ -101,9 +101,9 @@ class StageInputError(RetrainError):
     """A stage received inputs that it cannot use."""
 
 
-class GateRefused(RetrainError):
-    """Publication is refused; a draft that is merely not better is *held*, not refused."""
-
-
 class PublishError(RetrainError):
     """Publication failed after the decision to publish."""
+
+
+class GateRefused(PublishError):
+    """Publication is refused; a draft that is merely not better is *held*, not refused."""

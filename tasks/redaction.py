@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from tasks.secret_forms import mask_forms
+
 _SECRET_WORDS = (
     "TOKEN",
     "SECRET",
@@ -43,9 +45,11 @@ def register_secret(value: str) -> None:
 
 
 def redact(text: str) -> str:
-    """The text without passwords of URLs, values of secret variables and registered secrets."""
-    masked = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", text)
-    known = {*secrets_of(os.environ), *_handed_in}
-    for secret in sorted(known, key=len, reverse=True):
-        masked = masked.replace(secret, MASK)
-    return masked
+    """The text without passwords of URLs, values of secret variables and registered secrets, also where these
+    are encoded or broken over lines."""
+    return mask_forms(_URL_PASSWORD.sub(rf"\g<1>{MASK}@", text), known_secrets(), MASK)
+
+
+def known_secrets() -> list[str]:
+    """Everything that this process knows to be secret; the longest first."""
+    return sorted({*secrets_of(os.environ), *_handed_in}, key=len, reverse=True)

@@ -52,7 +52,9 @@ def walk_lengths(profile: Profile) -> tuple[int, int]:
 def expected(here: Evaluation, record: TrainingRecord | None) -> Expected:
     """What a draft has to fit, to be measured here."""
     profile = here.profile
-    names = (target_name(profile), profile.serve.served_name, here.target_dir.name)
+    names = [target_name(profile), profile.serve.served_name, here.target_dir.name]
+    if profile.publish.card.base_model:
+        names.append(profile.publish.card.base_model)  # what an incumbent that was published says
     return Expected(
         target=read_target_config(here.target_dir),
         names=(*names, *profile.evaluate.replay.verifier_names),

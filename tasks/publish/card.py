@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from profiles.schema import Profile
-from tasks.errors import PublishError
 from tasks.evaluate.models import EvaluationReport, TauEstimate
+from tasks.publish.card_metadata import metadata
+from tasks.publish.card_usage import container_command, server_command
 from tasks.publish.models import Decision
-from tasks.publish.privacy import public_values, target_name
+from tasks.publish.plots import Plot
+from tasks.publish.privacy import public_values, revision_of, target_name
+from tasks.publish.refusals.measured import speeds_in
+from tasks.publish.speculation_profile import SpeculationProfile
 from tasks.serve.models import TargetIdentity
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
@@ -23,6 +27,7 @@ from tasks.validate.models import ValidationReport
 
 _LINEAGE = ("run_id", "git_commit", "flow_run_id", "mlflow_parent_run_id", "profile_digest")
 _MACHINE = ("machine", "id", "version", "kernel_release", "python", "cores", "page_size_bytes")
+_DSPARK = "@misc{dspark, title = {DSpark}, eprint = {2607.05147}, archivePrefix = {arXiv}}"
 
 
 @dataclass(frozen=True)
@@ -40,105 +45,110 @@ class CardInputs:
     captures: CaptureManifest
     validation: ValidationReport
     lineage: dict[str, str]
-    speculative_config: dict[str, Any]
+    settings: dict[str, Any]
+    """The published serve.json."""
+    speculation: SpeculationProfile
+    """The published speculation_profile.json, which says whether speeds may be told."""
+    plots: Sequence[Plot] = ()
 
 
 def render_card(inputs: CardInputs) -> str:
-    """The card as Markdown with YAML metadata.
-
-    Raises:
-        PublishError: The metadata is not valid.
-    """
+    """The card as Markdown with YAML metadata. What is not known is left out; `refusals` judges the rest."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         trim_blocks=True,
         autoescape=False,  # Markdown, not HTML
     )
+    environment.filters |= {"cell": cell, "figure": number}
     template = environment.get_template("card.md.jinja")
-    text = template.render(**_overview(inputs), **_measured(inputs), **_made(inputs)).strip() + "\n"
-    check_card(text, inputs)
-    return text
+    parts = {**_overview(inputs), **_usage(inputs), **_measured(inputs), **_made(inputs)}
+    return template.render(**parts).strip() + "\n"
 
 
-def check_card(text: str, inputs: CardInputs) -> None:
-    """Read the card back as the hub would.
-
-    Raises:
-        PublishError: The metadata is not there, or says something else than the results.
-    """
-    try:
-        data = ModelCard(text).data.to_dict()
-    except (ValueError, yaml.YAMLError) as error:
-        raise PublishError(f"the card's metadata is not valid: {error}", where="README.md") from error
-    index = data.get("model-index") or [{"results": []}]
-    results = index[0]["results"]
-    measured = [d for d, tau in inputs.evaluation.replay.domains.items() if tau.value is not None]
-    if data.get("base_model") != target_name(inputs.profile) or len(results) != len(measured):
-        raise PublishError("the card's metadata does not repeat target and results", where="README.md")
-
-
-def metadata(inputs: CardInputs) -> ModelCardData:
-    """Metadata with one acceptance-length result a domain."""
-    evaluation = inputs.evaluation
-    results = [
-        EvalResult(
-            task_type="text-generation",
-            task_name="Speculative decoding",
-            dataset_type=domain,
-            dataset_name=domain,
-            dataset_revision=inputs.captures.digest,
-            metric_type="acceptance_length",
-            metric_name="Acceptance length (replay, bonus token included)",
-            metric_value=round(tau.value, 4),
-            metric_config=f"draft tokens {evaluation.block_size}, temperature {evaluation.temperature:g}",
-        )
-        for domain, tau in evaluation.replay.domains.items()
-        if tau.value is not None
-    ]
-    return ModelCardData(
-        license=inputs.profile.publish.license,
-        base_model=target_name(inputs.profile),
-        base_model_relation="adapter",
-        library_name="speculators",
-        pipeline_tag="text-generation",
-        tags=["speculative-decoding", "dspark", "speculators"],
-        model_name=inputs.profile.publish.name,
-        eval_results=results or None,
-    )
+def cell(value: object) -> str:
+    """A text that stays in its cell of a Markdown table."""
+    return " ".join(str(value).split()).replace("|", r"\|")
 
 
 def _overview(inputs: CardInputs) -> dict[str, Any]:
-    config, profile = inputs.config, inputs.profile
-    markov = f"{config.get('markov_head_type', 'vanilla')}, rank {config['markov_rank']}"
+    profile, identity, draft = inputs.profile, inputs.identity, inputs.draft
+    target, revision = target_name(profile), revision_of(inputs.config)
+    overview = {
+        "Target": f"{target} ({identity.architecture})",
+        "Target revision": revision,
+        "Input and output": "text",
+        "Algorithm": "DSpark, Speculators format",
+        "Library": f"speculators {inputs.config.get('speculators_version', '')}".strip(),
+        "Version": inputs.version,
+        "Draft tokens per block": draft.block_size,
+        "Context": f"up to {profile.target.max_model_len:,} tokens in training and measurement",
+    }
     return {
-        "metadata": metadata(inputs).to_yaml().strip(),
+        "metadata": metadata(profile, inputs.evaluation, inputs.captures.digest).to_yaml().strip(),
         "name": profile.publish.name,
-        "version": inputs.version,
-        "target": target_name(profile),
+        "target": target,
+        "target_link": f"[{target}](https://huggingface.co/{target})" if target.count("/") == 1 else target,
+        "revision": revision,
         "block_size": inputs.evaluation.block_size,
-        "identity": inputs.identity,
-        "draft": inputs.draft,
-        "layers": config["transformer_layer_config"]["num_hidden_layers"],
-        "markov": markov if config["markov_rank"] else "none",
-        "confidence_head": "yes" if config["enable_confidence_head"] else "no",
-        "aux_layers": ", ".join(map(str, config["aux_hidden_state_layer_ids"])),
-        "speculative_config": json.dumps({**inputs.speculative_config, "model": "."}),
-        "interpreter": profile.evaluate.live.triton_interpreter,
+        "overview": _known(overview),
+        "architecture": _known(_architecture(inputs)),
+        "identity": identity,
+        "draft": draft,
         "held": not inputs.decision.promote,
-        "reasons": inputs.decision.reasons,
+        "reasons": _told(inputs.decision.reasons, inputs.speculation),
         "margin": inputs.decision.margin,
         "license": profile.publish.license,
+        "limits": profile.publish.card.limits.strip(),
+        "data": profile.publish.card.data.strip(),
+        "citation": "\n\n".join(filter(None, (_DSPARK, profile.publish.card.citation.strip()))),
+    }
+
+
+def _architecture(inputs: CardInputs) -> dict[str, Any]:
+    config, draft = inputs.config, inputs.draft
+    layer = config.get("transformer_layer_config") or {}
+    rank = config.get("markov_rank")
+    heads, pairs = layer.get("num_attention_heads"), layer.get("num_key_value_heads")
+    return {
+        "Parameters": f"{draft.parameters:,} in serving, {draft.trained_parameters:,} trained",
+        "Layers": layer.get("num_hidden_layers"),
+        "Hidden size": layer.get("hidden_size"),
+        "Feed-forward size": layer.get("intermediate_size"),
+        "Attention heads": f"{heads}, {pairs} for keys and values" if heads else "",
+        "Sliding window": layer.get("sliding_window"),
+        "Type of the weights": config.get("dtype"),
+        "Draft vocabulary": f"{draft.draft_vocab_size:,} of {inputs.identity.vocab_size:,} tokens",
+        "Markov head": f"{config.get('markov_head_type', 'vanilla')}, rank {rank}" if rank else "none",
+        "Confidence head": "yes" if config.get("enable_confidence_head") else "no",
+        "Drafts from the anchor": "yes" if config.get("sample_from_anchor") else "no",
+        "Auxiliary layers": ", ".join(map(str, config.get("aux_hidden_state_layer_ids") or ()))
+        + " (vLLM's numbering)",
+    }
+
+
+def _known(rows: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in rows.items() if value not in (None, "")]
+
+
+def _usage(inputs: CardInputs) -> dict[str, Any]:
+    target, revision = target_name(inputs.profile), revision_of(inputs.config)
+    return {
+        "command": server_command(inputs.settings, target, revision),
+        "container": container_command(inputs.settings, inputs.identity.engine, target, revision),
+        "interpreter": inputs.settings["interpreter"],
     }
 
 
 def _measured(inputs: CardInputs) -> dict[str, Any]:
     evaluation, settings = inputs.evaluation, inputs.profile.evaluate
-    live = evaluation.live.domains
+    live, told = evaluation.live.domains, inputs.speculation
     rows = [_row(domain, tau, live.get(domain)) for domain, tau in evaluation.replay.domains.items()] + [
         _row("**macro**", evaluation.replay.macro, evaluation.live.macro)
     ]
     old = evaluation.incumbent_replay
+    may_tell = not told.speed_is_withheld
+    worth = evaluation.worth.sentence if evaluation.worth else ""
     return {
         "evaluation": evaluation,
         "rows": rows,
@@ -153,18 +163,33 @@ def _measured(inputs: CardInputs) -> dict[str, Any]:
         "lossless": evaluation.lossless.replace("_", " "),
         "equal": sum(c.equal for c in evaluation.comparisons),
         "compared": len(evaluation.comparisons),
-        "speed_is_meaningless": any(not arm.speed_is_meaningful for arm in evaluation.arms),
+        "conditions": _conditions(told),
+        "plots": inputs.plots,
+        "arms": evaluation.arms,
+        "speeds": told.speed or (),
+        "speed_is_told": may_tell,
+        "speed_absent": told.speed_absent if not may_tell else "",
+        "worth": worth if may_tell or not speeds_in(worth) else "",
+        "evaluation_notes": _told(evaluation.notes, told),
     }
+
+
+def _told(lines: Sequence[str], speculation: SpeculationProfile) -> list[str]:
+    """The sentences; where speeds are withheld, those without a figure of speed or time."""
+    return [line for line in lines if not (speculation.speed_is_withheld and speeds_in(line))]
+
+
+def _conditions(told: SpeculationProfile) -> list[tuple[str, Any]]:
+    live = told.measured("live")
+    if live is None:
+        return []
+    known = live.setting.model_dump(exclude_none=True, exclude_defaults=True)
+    return [(name.replace("_", " "), value) for name, value in known.items()]
 
 
 def _made(inputs: CardInputs) -> dict[str, Any]:
     captures, facts = inputs.captures, inputs.validation.facts
     versions = {name: value for name, value in (facts.get("versions") or {}).items() if value}
-    groups = [facts.get("os") or {}, facts.get("host") or {}]
-    host = {name: value for group in groups for name, value in group.items() if name in _MACHINE and value}
-    gpus = [gpu["name"] for gpu in facts.get("gpus") or () if gpu.get("name")]
-    if gpus:
-        host["gpus"] = gpus
     return {
         "captures": captures,
         "stream": inputs.profile.stream,
@@ -172,15 +197,23 @@ def _made(inputs: CardInputs) -> dict[str, Any]:
         "splits": ", ".join(f"{name} {count}" for name, count in captures.splits.items()),
         "layer_ids": ", ".join(map(str, captures.layer_ids)),
         "training_config": _yaml(public_values(inputs.draft.config)),
-        "environment": _yaml({"hardware": host, "versions": versions}),
+        "environment": _yaml({"hardware": _hardware(facts), "versions": versions}),
         "provenance": {
             **{name.replace("_", " "): inputs.lineage[name] for name in _LINEAGE if inputs.lineage.get(name)},
             "capture digest": captures.digest,
             "target digest": inputs.identity.model_digest,
             "tokenizer digest": inputs.identity.tokenizer_digest,
             "chat template digest": inputs.identity.template_digest,
+            **{f"{name} SHA-256": digest for name, digest in inputs.speculation.draft.items()},
         },
     }
+
+
+def _hardware(facts: dict[str, Any]) -> dict[str, Any]:
+    groups = [facts.get("os") or {}, facts.get("host") or {}]
+    host = {name: value for group in groups for name, value in group.items() if name in _MACHINE and value}
+    gpus = [gpu["name"] for gpu in facts.get("gpus") or () if gpu.get("name")]
+    return {**host, "gpus": gpus} if gpus else host
 
 
 def _row(domain: str, replay: TauEstimate, live: TauEstimate | None) -> dict[str, Any]:
@@ -197,7 +230,7 @@ def _row(domain: str, replay: TauEstimate, live: TauEstimate | None) -> dict[str
 
 def number(value: float | None) -> str:
     """A figure of the card with two decimals; never a zero for what was not measured."""
-    return "unknown" if value is None else f"{value:.2f}"
+    return "unknown" if value is None or value != value else f"{value:.2f}"
 
 
 def _yaml(value: Any) -> str:

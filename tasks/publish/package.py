@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import Any
 
 from profiles.schema import Profile
-from tasks.errors import PublishError
 from tasks.evaluate.models import EvaluationReport
-from tasks.publish import check_folder
+from tasks.publish import check_folder, speculation_profile
 from tasks.publish.card import CardInputs, render_card
-from tasks.publish.check_folder import MANIFEST, read_tensors, required_tensors
+from tasks.publish.check_folder import MANIFEST, read_tensors
 from tasks.publish.models import Decision
-from tasks.publish.privacy import refuse_leaks, target_name
+from tasks.publish.plots import plots
+from tasks.publish.privacy import revision_of, target_name
+from tasks.publish.refusals.core import refuse_folder
+from tasks.publish.refusals.models import Material, read_object
 from tasks.publish.serving import interpreter_files, serve_script, serve_settings
+from tasks.publish.speculation_build import MadeFrom
+from tasks.publish.speculation_build import speculation_profile as made_speculation_profile
+from tasks.publish.speculation_profile import SpeculationProfile
 from tasks.serve.models import TargetIdentity
 from tasks.stage import sha256_file
 from tasks.stream.models import CaptureManifest
@@ -27,8 +31,6 @@ from tasks.train.models import DraftCheckpoint
 from tasks.validate.models import ValidationReport
 
 FORMAT = 1
-_EXPONENTS = {"F32": (np.uint32, 0x7F800000), "BF16": (np.uint16, 0x7F80), "F16": (np.uint16, 0x7C00)}
-_CHUNK_BYTES = 1 << 22
 _DROPPED_KEYS = ("auto_map", "_name_or_path", "_commit_hash")
 
 
@@ -54,25 +56,65 @@ class Package:
         """Fill the empty `folder` as `version`.
 
         Raises:
-            PublishError: The draft is not whole or not finite, or a file would leak a path or a secret.
+            GateRefused: Something speaks against publishing it; the message names everything that does.
         """
-        weights = copy_weights(self.draft_dir, folder)
-        config = published_config(self.draft_dir, target_name(self.profile))
-        refuse_incomplete(config, weights)
+        tensors = copy_weights(self.draft_dir, folder)
+        config = self._config()
         settings = serve_settings(self.profile, self.identity.model_digest, self.identity.architecture)
-        write(folder / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-        write(folder / "README.md", self._card(version, config, settings))
-        write(folder / "serve.json", json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+        write(folder / "config.json", _json(config))
+        write(folder / "serve.json", _json(settings))
         write(folder / "serve.sh", serve_script(settings), mode=0o700)
         shutil.copyfile(check_folder.__file__, folder / "verify.py")
         if settings["interpreter"]:
             for name, text in interpreter_files().items():
-                (folder / name).parent.mkdir(mode=0o700, exist_ok=True)
                 write(folder / name, text)
-        write(folder / MANIFEST, self._manifest(folder, version, weights))
-        refuse_leaks(folder, self.private_folders)
+        speculation = self._speculation(folder, version, config)
+        write(folder / speculation_profile.FILE, speculation_profile.text_of(speculation))
+        write(folder / "README.md", self._card(folder, version, config, settings, speculation))
+        write(folder / MANIFEST, self._manifest(folder, version, tensors))
+        refuse_folder(
+            Material(
+                folder=folder,
+                profile=self.profile,
+                draft=self.draft,
+                draft_dir=self.draft_dir,
+                evaluation=self.evaluation,
+                validation=self.validation,
+                private_folders=self.private_folders,
+            )
+        )
 
-    def _card(self, version: str, config: dict[str, Any], settings: dict[str, Any]) -> str:
+    def _config(self) -> dict[str, Any]:
+        """The export's configuration, with the target's public name and revision in place of a path."""
+        pinned = self.profile.target.revision or self.identity.revision
+        return published_config(self.draft_dir, target_name(self.profile), pinned)
+
+    def _speculation(self, folder: Path, version: str, config: Mapping[str, Any]) -> SpeculationProfile:
+        return made_speculation_profile(
+            MadeFrom(
+                profile=self.profile,
+                version=version,
+                run_id=self.run_id,
+                evaluation=self.evaluation,
+                identity=self.identity,
+                validation=self.validation,
+                revision=revision_of(config),
+                weights={path.name: sha256_file(path) for path in sorted(folder.glob("*.safetensors"))},
+                captures=self.captures.digest,
+            )
+        )
+
+    def _card(
+        self,
+        folder: Path,
+        version: str,
+        config: dict[str, Any],
+        settings: dict[str, Any],
+        speculation: SpeculationProfile,
+    ) -> str:
+        images = plots(self.evaluation)
+        for plot in images:
+            write(folder / plot.file, plot.png)
         return render_card(
             CardInputs(
                 profile=self.profile,
@@ -85,7 +127,9 @@ class Package:
                 captures=self.captures,
                 validation=self.validation,
                 lineage=dict(self.lineage),
-                speculative_config=settings["speculative_config"],
+                settings=settings,
+                speculation=speculation,
+                plots=images,
             )
         )
 
@@ -95,7 +139,7 @@ class Package:
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         }
-        manifest = {
+        manifest: dict[str, Any] = {
             "format": FORMAT,
             "name": self.profile.publish.name,
             "version": version,
@@ -106,93 +150,54 @@ class Package:
             "files": files,
             "tensors": dict(sorted(tensors.items())),
         }
-        return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+        return _json(manifest)
 
 
-def write(path: Path, text: str, mode: int = 0o600) -> None:
-    path.write_text(text, encoding="utf-8")
+def write(path: Path, content: str | bytes, mode: int = 0o600) -> None:
+    """Write a file that only its owner reads, and the folder that it lies in."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     path.chmod(mode)
 
 
-def copy_weights(source: Path, folder: Path) -> dict[str, dict[str, Any]]:
-    """Copy every safetensors file (and nothing else that was exported); returns all tensors.
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
-    Raises:
-        PublishError: There is none, one is damaged, or a weight is not finite.
+
+def copy_weights(source: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """Copy every safetensors file (and nothing else that was exported); returns the tensors of whole ones.
+
+    What is missing, damaged or not finite is a refusal later, beside all others.
     """
-    files = sorted(source.glob("*.safetensors"))
-    if not files:
-        raise PublishError("the draft has no weights", where=str(source), hint="train it again")
     tensors: dict[str, dict[str, Any]] = {}
-    for file in files:
+    for file in sorted(source.glob("*.safetensors")):
         copy = folder / file.name
         shutil.copyfile(file, copy)
         copy.chmod(0o600)
-        try:
+        with suppress(ValueError, KeyError, TypeError):
             tensors.update(read_tensors(copy))
-        except ValueError as error:
-            raise PublishError(f"{file.name} is damaged: {error}", where=str(source)) from error
-        if name := first_not_finite(copy):
-            raise PublishError(f"tensor {name} holds NaN or infinity", where=str(file), hint="train it again")
     index = source / "model.safetensors.index.json"
     if index.is_file():
         shutil.copyfile(index, folder / index.name)
     return tensors
 
 
-def first_not_finite(path: Path) -> str | None:
-    """Name of the first floating tensor with NaN or infinity: all exponent bits set. Reads in pieces."""
-    with open(path, "rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(length))
-        for name, entry in header.items():
-            if name == "__metadata__" or entry["dtype"] not in _EXPONENTS:
-                continue
-            kind, mask = _EXPONENTS[entry["dtype"]]
-            first, last = entry["data_offsets"]
-            stream.seek(8 + length + first)
-            pieces = _pieces(stream, last - first)
-            if any(np.any((np.frombuffer(piece, kind) & kind(mask)) == mask) for piece in pieces):
-                return str(name)
-    return None
-
-
-def _pieces(stream: BinaryIO, size_bytes: int) -> Iterator[bytes]:
-    """The next `size_bytes` of a file, in pieces that fit into memory."""
-    while size_bytes > 0:
-        piece = stream.read(min(_CHUNK_BYTES, size_bytes))
-        size_bytes -= len(piece) or size_bytes
-        yield piece
-
-
-def published_config(draft_dir: Path, target: str) -> dict[str, Any]:
+def published_config(draft_dir: Path, target: str, revision: str | None = None) -> dict[str, Any]:
     """The draft's config with the target's name in place of its path, and without code references.
 
-    Raises:
-        PublishError: A key that serving needs is not written out.
+    Args:
+        revision: Of the target, where the configuration does not name one itself.
+
+    Returns:
+        An empty one if it cannot be read, which is a refusal later.
     """
-    try:
-        config: dict[str, Any] = json.loads((draft_dir / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PublishError(f"the draft's config cannot be read: {error}", where=str(draft_dir)) from error
+    config = read_object(draft_dir / "config.json")
     for key in _DROPPED_KEYS:
         config.pop(key, None)
         config.get("transformer_layer_config", {}).pop(key, None)
-    missing = [key for key in check_folder.CONFIG_KEYS if key not in config]
-    if missing:
-        raise PublishError(
-            f"the draft's config does not write out {', '.join(missing)}",
-            where=str(draft_dir / "config.json"),
-            hint="vLLM would guess; export the draft again with every option explicit",
-        )
-    config["speculators_config"]["verifier"]["name_or_path"] = target
+    verifier = config.get("speculators_config", {}).get("verifier")
+    if isinstance(verifier, dict):
+        verifier["name_or_path"] = target
+        if revision:
+            verifier.setdefault("revision", revision)
     return config
-
-
-def refuse_incomplete(config: dict[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Raises PublishError if the weights lack a tensor that this configuration needs."""
-    missing = [name for name in required_tensors(config) if name not in tensors]
-    if missing:
-        raise PublishError(
-            "the draft lacks " + ", ".join(missing), where="model.safetensors", hint="train it again"
-        )

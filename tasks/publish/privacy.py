@@ -1,30 +1,34 @@
-"""What may stand in a published file: no path of this machine, no secret, no prompt."""
+"""What may stand in a published file: names instead of paths, settings that name no machine."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from profiles.schema import Profile
-from tasks.errors import PublishError
-from tasks.redaction import looks_secret, secrets_of
+from tasks.redaction import looks_secret
 
 _PATH = re.compile(
     r"(?:^|[\s\"'=(:,])(?:~?/[^\s/]+/|file://|[A-Za-z]:\\|/(?:home|root|tmp|mnt|work|data|var)\b)"
 )
 _PRIVATE_KEYS = re.compile(r"(path|dir|folder|file|env|key|secret|url|uri|host|argv|command)s?$", re.I)
-_TEXT_BYTES = 4 * 2**20
 
 
 def target_name(profile: Profile) -> str:
-    """Name of the target for others: a hub name as it is, a local folder by its last part."""
+    """Name of the target for others: what the card says, a hub name, or the last part of a local folder."""
+    if profile.publish.card.base_model:
+        return profile.publish.card.base_model
     model = profile.target.model.rstrip("/")
     is_folder = model.startswith(("/", ".", "~")) or model.count("/") > 1 or Path(model).expanduser().is_dir()
     return Path(model).name if is_folder else model
+
+
+def revision_of(config: Mapping[str, Any]) -> str:
+    """Revision of the target that a published configuration names; empty if none."""
+    verifier = (config.get("speculators_config") or {}).get("verifier") or {}
+    return str(verifier.get("revision") or "")
 
 
 def public_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,39 +51,3 @@ def _is_public(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_public(item) for item in value)
     return value is None or isinstance(value, bool | int | float)
-
-
-def machine_paths(folders: Iterable[Path]) -> list[str]:
-    """Texts that would tell where this machine keeps things."""
-    known = [*folders, Path.home(), Path(sys.prefix), Path.cwd()]
-    texts = {str(path) for path in known} | {str(path.resolve()) for path in known}
-    return sorted(text for text in texts if len(text) > 4)
-
-
-def refuse_leaks(folder: Path, folders: Iterable[Path], environment: Mapping[str, str] | None = None) -> None:
-    """Look through every text file that is about to be published.
-
-    Args:
-        folders: Folders of this machine that the files were made from.
-
-    Raises:
-        PublishError: A path or a secret stands in a file. The secret itself is not repeated.
-    """
-    paths = machine_paths(folders)
-    hidden = secrets_of(os.environ if environment is None else environment)
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        if file.suffix == ".safetensors" or file.stat().st_size > _TEXT_BYTES:
-            continue
-        text = file.read_text(encoding="utf-8", errors="replace")
-        if any(secret in text for secret in hidden):
-            raise PublishError(
-                "a secret of the environment stands in a file",
-                where=file.name,
-                hint="remove it from the profile; name the variable instead",
-            )
-        if found := next((path for path in paths if path in text), None):
-            raise PublishError(
-                f"a path of this machine ({found}) stands in a file",
-                where=file.name,
-                hint="publish names, not paths",
-            )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tasks.errors import JobError
 from tasks.stage import sha256_file
-from tasks.train import adapter
+from tasks.train import adapter, round_trip
 from tasks.train.checkpoint import sync_folder
 from tasks.train.probe import Probe
 from tasks.train.size import (
@@ -81,7 +81,8 @@ def export_draft(
         File name -> SHA-256.
 
     Raises:
-        JobError: What was written does not hold what a draft needs, or computes something else.
+        JobError: What was written does not hold what a draft needs, computes something else, or is read by
+            upstream's configuration class as something else.
     """
     parameters = adapter.trained_state(model)
     for name, value in parameters.items():
@@ -96,6 +97,7 @@ def export_draft(
     adapter.save_draft(model, temporary)
     _clean(temporary, target)
     check_export(temporary, shape)
+    _require_round_trip(temporary)
     probe.check(temporary, target.folder, logits)
     sync_folder(temporary)
     shutil.rmtree(folder, ignore_errors=True)
@@ -124,6 +126,11 @@ def _clean(folder: Path, target: ExportedFor) -> None:
             hint="this version of speculators is not supported",
         )
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _require_round_trip(folder: Path) -> None:
+    if changed := round_trip.differences(folder):
+        raise _broken(folder, f"speculators reads its configuration differently: {'; '.join(changed)}")
 
 
 def expected_tensors(shape: DraftShape) -> dict[str, tuple[int, ...]]:

@@ -34,3 +34,6 @@ class DraftCheckpoint(BaseModel):
     """Resolved training configuration."""
     notes: tuple[str, ...] = ()
     """What was adjusted and why, e.g. a clamped draft vocabulary."""
+    round_trip: str = ""
+    """Digest of the exported configuration that `speculators`' own class read and wrote without a change
+    (`round_trip.config_digest`); empty where nobody tried."""

@@ -22,6 +22,7 @@ from tasks.train.loop import Loop
 from tasks.train.model import make_draft
 from tasks.train.models import DraftCheckpoint
 from tasks.train.ranks import Ranks, join, local_rank
+from tasks.train.round_trip import digest_of
 from tasks.train.settings import TrainSettings
 from tasks.train.size import serving_parameters, trained_parameters
 from tasks.train.sources import STATES, complete_data, growing_data
@@ -144,6 +145,7 @@ def _finish(
         metrics=metrics,
         config=settings.public(),
         notes=tuple(notes),
+        round_trip=digest_of(settings.path / "draft"),
     )
 
 

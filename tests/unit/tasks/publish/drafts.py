@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,12 @@ from tasks.serve.models import TargetIdentity
 from tasks.stage import sha256_file
 from tasks.stream.models import CaptureCounters, CaptureManifest
 from tasks.train.models import DraftCheckpoint
+from tasks.train.round_trip import digest_of
+from tasks.train.size import draft_parameters, shape_of_config
 from tasks.validate.models import CheckResult, ValidationReport
+
+REVISION = "5f0b02c75b57c5855da9ae460ce51323ea669d8a"
+"""Of the target, as a hub names a commit."""
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -39,17 +45,32 @@ def config(**changes: Any) -> dict[str, Any]:
             "verifier": {"architectures": ["LlamaForCausalLM"], "name_or_path": "/secret/place/target"},
         },
         "speculators_model_type": "dspark",
-        "transformer_layer_config": {"num_hidden_layers": 2, "vocab_size": 100, "hidden_size": 4},
+        "transformer_layer_config": {
+            "num_hidden_layers": 2,
+            "vocab_size": 100,
+            "hidden_size": 4,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 2,
+            "intermediate_size": 6,
+        },
     } | changes
 
 
-def save(path: Path, tensors: dict[str, tuple[str, bytes]]) -> None:
-    """Write one-dimensional tensors: name -> (dtype, bytes)."""
-    header, offset, sizes = {}, 0, {"F32": 4, "BF16": 2, "I64": 8, "BOOL": 1}
+def save(
+    path: Path,
+    tensors: dict[str, tuple[str, bytes]],
+    shapes: dict[str, list[int]] | None = None,
+    about: dict[str, str] | None = None,
+) -> None:
+    """Write tensors: name -> (dtype, bytes); one-dimensional without `shapes`, with metadata `about`."""
+    sizes = {"F32": 4, "BF16": 2, "I64": 8, "BOOL": 1}
+    header: dict[str, Any] = {"__metadata__": about} if about else {}
+    offset = 0
     for name, (dtype, data) in tensors.items():
         header[name] = {
             "dtype": dtype,
-            "shape": [len(data) // sizes[dtype]],
+            "shape": (shapes or {}).get(name, [len(data) // sizes[dtype]]),
             "data_offsets": [offset, offset + len(data)],
         }
         offset += len(data)
@@ -57,30 +78,61 @@ def save(path: Path, tensors: dict[str, tuple[str, bytes]]) -> None:
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, data in tensors.values()))
 
 
-def tensors_of(settings: dict[str, Any]) -> dict[str, tuple[str, bytes]]:
-    kinds = {"t2d": ("BOOL", bytes(8)), "d2t": ("I64", bytes(16))}
+def shapes_of(settings: dict[str, Any]) -> dict[str, list[int]]:
+    """Shape of every tensor of a draft with a vanilla Markov head, as speculators lays them out."""
+    layer, rank = settings["transformer_layer_config"], settings["markov_rank"]
+    hidden, inner, head = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
+    wide, narrow = layer["num_attention_heads"] * head, layer["num_key_value_heads"] * head
+    drafted = settings["draft_vocab_size"]
+    own = {
+        "fc.weight": [hidden, len(settings["aux_hidden_state_layer_ids"]) * hidden],
+        "markov_head.markov_w1.weight": [layer["vocab_size"], rank],
+        "markov_head.markov_w2.weight": [drafted, rank],
+        "confidence_head.proj.weight": [1, hidden + rank],
+        "confidence_head.proj.bias": [1],
+        "lm_head.weight": [drafted, hidden],
+        "t2d": [layer["vocab_size"]],
+        "d2t": [drafted],
+    }
+    parts = {
+        "q_proj": [wide, hidden], "k_proj": [narrow, hidden], "v_proj": [narrow, hidden],
+        "o_proj": [hidden, wide], "q_norm": [head], "k_norm": [head], "gate_proj": [inner, hidden],
+        "up_proj": [inner, hidden], "down_proj": [hidden, inner],
+    }  # fmt: skip
     return {
-        name: kinds.get(name, ("F32", struct.pack("<4f", 0.5, -1, 2, 3)))
-        for name in required_tensors(settings)
+        name: own.get(name) or parts.get(name.split(".")[-2], [hidden]) for name in required_tensors(settings)
     }
 
 
-def export(folder: Path, *, without: str = "", **changes: Any) -> Path:
-    """A draft as training exports it."""
+def tensors_of(settings: dict[str, Any]) -> dict[str, tuple[str, bytes]]:
+    kinds = {"t2d": ("BOOL", b"\1"), "d2t": ("I64", bytes(8))}
+    tensors = {}
+    for name, shape in shapes_of(settings).items():
+        kind, one = kinds.get(name, ("F32", struct.pack("<f", 0.5)))
+        tensors[name] = (kind, one * math.prod(shape))
+    return tensors
+
+
+def export(folder: Path, *, without: str = "", about: dict[str, str] | None = None, **changes: Any) -> Path:
+    """A draft as training exports it; `about`: metadata of its weights."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = config(**changes)
     (folder / "config.json").write_text(json.dumps(settings))
     (folder / "config.py").write_text("raise SystemExit('code from an export must not be published')\n")
-    save(folder / "model.safetensors", {n: t for n, t in tensors_of(settings).items() if n != without})
+    tensors = {n: t for n, t in tensors_of(settings).items() if n != without}
+    save(folder / "model.safetensors", tensors, shapes_of(settings), about)
     return folder
 
 
 def profile(**publish: Any) -> Profile:
+    """A profile with a local target; one that publishes on a hub says what strangers need to know."""
+    if publish.get("kind") == "hub":
+        publish = {"card": {"base_model": "acme/target"}, **publish}
     return Profile.model_validate(
         {
             "name": "t",
             "hardware": {"mode": "none"},
-            "target": {"model": "/secret/place/target", "aux_layer_ids": [2, 8]},
+            "target": {"model": "/secret/place/target", "aux_layer_ids": [2, 8], "revision": REVISION},
             "serve": {
                 "environment": {"HOUSE_SETTING": "canary-in-profile"},
                 "extra_args": ["--seed", "424242"],
@@ -139,14 +191,16 @@ def evaluation(**changes: Any) -> EvaluationReport:
 
 
 def checkpoint(folder: Path, **changes: Any) -> DraftCheckpoint:
+    sizes = draft_parameters(shape_of_config(_written(folder)))
     values: dict[str, Any] = {
         "path": "draft",
         "files": {p.name: sha256_file(p) for p in folder.iterdir()} if folder.exists() else {},
         "step": 40,
         "steps": 50,
         "epochs": 3,
-        "parameters": 1000,
-        "trained_parameters": 400,
+        "parameters": sizes.total,
+        "trained_parameters": sizes.trained,
+        "round_trip": digest_of(folder) if (folder / "config.json").exists() else "",
         "draft_vocab_size": 50,
         "block_size": 8,
         "held_out_eal": 1.8,
@@ -160,6 +214,13 @@ def checkpoint(folder: Path, **changes: Any) -> DraftCheckpoint:
         "notes": ("draft vocabulary clamped from 64 to 50",),
     }
     return DraftCheckpoint(**{**values, **changes})
+
+
+def _written(folder: Path) -> dict[str, Any]:
+    """The export's configuration, or the usual one where it cannot tell its sizes."""
+    path = folder / "config.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found if "markov_rank" in found else config()
 
 
 def captures(**counters: int) -> CaptureManifest:

@@ -155,7 +155,8 @@ def test_the_card_is_valid_and_tells_what_was_measured(tmp_path: Path) -> None:
 
 def test_the_card_says_in_which_range_the_draft_helps(tmp_path: Path) -> None:
     sentence = "WORTH IT up to concurrency 12: 1.9x [1.7, 2.1] at 1; not above 24; best K 5"
-    decided = evaluation(worth=Worth(verdict="worth", sentence=sentence))
+    arms = tuple(arm.model_copy(update={"speed_is_meaningful": True}) for arm in evaluation().arms)
+    decided = evaluation(worth=Worth(verdict="worth", sentence=sentence), arms=arms)
     folder = Path(publish(**publish_inputs(tmp_path, evaluation=decided)).location)
     text = (folder / "README.md").read_text()
     assert f"## Evaluation\n\n**Is it worth serving?** {sentence}.\n\nAcceptance length" in text

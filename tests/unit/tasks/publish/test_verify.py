@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,14 +17,20 @@ from drafts import config, export, publish_inputs, save, tensors_of
 from tasks.errors import PublishError
 from tasks.publish.check_folder import read_tensors, required_tensors
 from tasks.publish.core import publish
-from tasks.publish.package import first_not_finite
+from tasks.publish.refusals.weights import first_not_finite
 from tasks.publish.verify import verify_folder
 from tasks.stage import sha256_file
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return Path(publish(**publish_inputs(tmp_path)).location)
+def folder(published: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(published, tmp_path / "draft"))
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(publish(**publish_inputs(tmp_path_factory.mktemp("publish"))).location)
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
