@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tasks.errors import RetrainError
-from tasks.redaction import redact
+from tasks.redaction import mask_error, redact
 from tasks.run_folder import RunFolder
 
 _LOGGERS = ("prefect", "retrain_dspark", "mlflow")
@@ -42,9 +43,32 @@ def hide_known_tracebacks() -> None:
         logging.getLogger(name).addFilter(_known)
 
 
+def mask_records() -> None:
+    """Let every record that is made from now on hold no secret, whoever handles it: Prefect keeps some."""
+    make = logging.getLogRecordFactory()
+    if getattr(make, "masks", False):
+        return
+
+    def masked(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        if isinstance(record.exc_info, tuple):
+            mask_error(record.exc_info[1])
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError, KeyError):  # the fault of who logs, and logging says so itself
+            return record
+        if (hidden := redact(text)) != text:
+            record.msg, record.args = hidden, ()
+        return record
+
+    masked.masks = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(masked)
+
+
 @contextmanager
 def flow_log(run: RunFolder) -> Iterator[None]:
     """Write log records to the run's `flow.log` until the run ends."""
+    mask_records()
     handler = logging.FileHandler(run.logs / "flow.log", encoding="utf-8")
     handler.setFormatter(_Masked(_FORMAT))
     logging.getLogger("retrain_dspark").setLevel(logging.INFO)

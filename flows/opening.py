@@ -27,6 +27,7 @@ from tasks.errors import ProfileError, RetrainError, UsageError
 from tasks.execute import RunContext
 from tasks.processes.guard import close_registry
 from tasks.processes.launcher import launcher_for
+from tasks.profile_secrets import refuse_secrets
 from tasks.publish.task import check_hub
 from tasks.redaction import redact
 from tasks.report.progress import LineProgress, shown_progress
@@ -51,6 +52,7 @@ def opened_run(
     flow_run_id, url = _flow_run()
     root = run_root()
     loaded, found = _profile(root, profile, override_values(overrides), run_id, flow_run_id)
+    refuse_secrets(loaded.profile)
     known = RunFolder(root / found) if found else None
     run = known or create_run(root, new_run_id(loaded.profile.name, flow_run_id), loaded.profile)
     with _only_one(run), flow_log(run):

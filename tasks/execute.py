@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from profiles.schema import Profile
 from tasks.errors import Stalled
+from tasks.redaction import mask_error
 from tasks.report.progress import RunProgress
 from tasks.run_folder import RunFolder
 from tasks.stage import MANIFEST, Stage, StageFolder, canonical, fingerprint, write_atomic
@@ -189,6 +190,7 @@ def _run(
         row.reason = hang.what
         raise checked(hang, ctx.profile, ctx.run, ctx.launcher, ctx.progress) from hang
     except Exception as error:
+        mask_error(error)
         row.reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise
     except BaseException:

@@ -53,3 +53,15 @@ def redact(text: str) -> str:
 def known_secrets() -> list[str]:
     """Everything that this process knows to be secret; the longest first."""
     return sorted({*secrets_of(os.environ), *_handed_in}, key=len, reverse=True)
+
+
+def mask_error(error: BaseException | None) -> None:
+    """Mask secrets in an exception's text, and in those that it came from, before anything stores it.
+
+    An error of our own masks itself; a library's holds what it was given, and Prefect keeps its text.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.args = tuple(redact(one) if isinstance(one, str) else one for one in error.args)
+        error = error.__cause__ or error.__context__

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from profiles.schema import Profile
 from tasks.errors import UsageError
+from tasks.profile_secrets import refuse_secrets
 from tasks.prompts.load import load_prompts
+from tasks.publish.refusals.early import refuse_unpublishable
 from tasks.serve.target_folder import check_target, converted_folder, resolve_target
 from tasks.train.earlier import check_initial
 from tasks.validate.checks import CHECKS, judge, worst
@@ -36,6 +38,9 @@ def check_inputs(profile: Profile, root: Path, machine: bool = True, trains: boo
             where="prompts.train",
             hint="name training prompts; a draft is measured without them by retrain-dspark evaluate",
         )
+    refuse_secrets(profile)
+    if trains:
+        refuse_unpublishable(profile)
     load_prompts(profile)
     target = None
     if profile.target.source.kind == "path" or converted_folder(profile).is_dir():

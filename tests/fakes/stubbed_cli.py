@@ -3,12 +3,14 @@
 Environment: STUB_HANG=<stage> makes that stage start a real child process and wait for it; STUB_FAIL=<stage>
 makes it fail; STUB_CRASH=<stage> raises an error that nobody foresaw; STUB_HOLD=1 holds the draft. The file
 that STUB_FILE names may hold the same settings as JSON: it can change while a worker lives. A line `<stage>`
-is appended to STUB_TRACE whenever a stage really works.
+is appended to STUB_TRACE whenever a stage really works. STUB_LEAK=<variable> makes every stage repeat the
+value of that variable, in all the forms of `tests/support/leaking.py`, wherever a library might.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -75,6 +77,26 @@ def results(profile: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def leak(variable: str) -> str:
+    """Log what the variable holds in every form, also as an error's text; returns all of it."""
+    if not variable:
+        return ""
+    from prefect import get_run_logger
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+    from leaking import forms_of
+
+    forms = forms_of(os.environ[variable])
+    for name, form in forms.items():
+        logging.getLogger("retrain_dspark").warning("a library says (%s): %s", name, form)
+        get_run_logger().warning(f"and so does another ({name}): {form}")
+    try:
+        raise ValueError("\n".join(forms.values()))
+    except ValueError:
+        logging.getLogger("retrain_dspark.a_library").exception("it failed")
+    return ": " + "\n".join(forms.values())
+
+
 def stub(stage: Stage[Any]) -> Callable[..., Any]:
     """A Prefect task like the real one, with nothing heavy in it."""
     from tasks.report.task import show_artifacts, stage_task
@@ -83,10 +105,11 @@ def stub(stage: Stage[Any]) -> Callable[..., Any]:
         with open(os.environ.get("STUB_TRACE", os.devnull), "a", encoding="utf-8") as trace:
             trace.write(f"{stage.name}\n")
         ctx.progress.update(done=1, total=2, unit="steps", metrics={"loss": 0.5})
+        leaked = leak(setting("LEAK"))
         if setting("FAIL") == stage.name:
-            raise JobError("the stub was asked to fail", where=stage.name, hint="unset STUB_FAIL")
+            raise JobError(f"the stub was asked to fail{leaked}", where=stage.name, hint="unset STUB_FAIL")
         if setting("CRASH") == stage.name:
-            raise ZeroDivisionError("a fault of our own")
+            raise ZeroDivisionError(f"a fault of our own{leaked}")
         if setting("HANG") == stage.name:
             argv = (sys.executable, "-c", "import time; time.sleep(600)")
             with running(ctx.launcher, ProcessSpec("hanging", stage.name, "train", argv), ctx.run) as handle:

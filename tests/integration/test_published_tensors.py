@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tasks.publish.check_folder import CONFIG_KEYS, read_tensors, required_tensors
+from tasks.publish.refusals.config import _tried
+from tasks.train import round_trip
 from tasks.train.size import DraftShape, draft_parameters
 
 pytestmark = pytest.mark.integration
@@ -76,3 +79,26 @@ def test_without_a_markov_head(tmp_path: Path) -> None:
     assert set(required_tensors(config)) == set(tensors)
     shape = DraftShape(128, 64, 32, 3, 2, 4, 2, 8, 48, 0)
     assert draft_parameters(shape).confidence == tensors["confidence_head.proj.weight"]["shape"][1] + 1
+
+
+def test_what_upstream_writes_survives_its_class_and_what_it_changes_is_named(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "draft", 64, "vanilla")
+    assert round_trip.differences(folder) == []
+    whole = json.loads((folder / "config.json").read_text())
+    published = json.loads(json.dumps(whole))
+    published.pop("auto_map", None)
+    published["speculators_config"]["verifier"].update(name_or_path="acme/target", revision="abc")
+    (folder / "config.json").write_text(json.dumps(published))
+    assert round_trip.differences(folder) == []  # what publication changes is not compared
+    assert round_trip.digest_of(folder) == round_trip.config_digest(whole)
+    published["speculators_config"]["proposal_methods"][0]["house_option"] = 3
+    del published["transformer_layer_config"]["rms_norm_eps"]
+    (folder / "config.json").write_text(json.dumps(published))
+    changed = round_trip.differences(folder)
+    assert any(line.startswith("speculators_config.proposal_methods: ") for line in changed)
+    assert any(line.startswith("transformer_layer_config.rms_norm_eps: ") for line in changed)
+    material = SimpleNamespace(folder=folder)
+    assert _tried(material) == changed  # type: ignore[arg-type]  # in a child: publication imports no torch
+    published["markov_head_type"] = "quantum"
+    (folder / "config.json").write_text(json.dumps(published))
+    assert round_trip.differences(folder)[0].startswith("it cannot be read: ")

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from huggingface_hub import ModelCard
 
-from tasks.publish.licenses import NOTHING_SAID
 from tasks.publish.refusals.measured import without_listings
 from tasks.publish.refusals.models import Material, Refusal
+from tasks.publish.refusals.words import is_path, profile_refusals
 
 CARD = "README.md"
 SECTIONS = (
@@ -30,13 +30,11 @@ SECTIONS = (
 )
 """Headings that a card must have, each with a text below."""
 _FIELDS = ("license", "base_model", "base_model_relation", "library_name", "pipeline_tag", "tags")
-_LANGUAGE = re.compile(r"^[a-z]{2,3}(?:-[A-Za-z0-9]{2,8})*$|^multilingual$|^code$")
-_PATH_LIKE = re.compile(r"^(?:[/~.\\]|[A-Za-z]:[\\/]|file:)|/.*/")
 
 
 def card_refusals(material: Material) -> Iterator[Refusal]:
     """Everything that speaks against the folder's card."""
-    yield from profile_refusals(material)
+    yield from profile_refusals(material.profile)
     path = material.folder / CARD
     if not path.is_file():
         yield Refusal("the card is missing", CARD, "run the publish stage again")
@@ -66,26 +64,6 @@ def _remedy(section: str) -> str:
     return f"set {fields[section]}" if section in fields else "run the publish stage again"
 
 
-def profile_refusals(material: Material) -> Iterator[Refusal]:
-    """What the profile does not say, or says in a way that no hub takes."""
-    publish = material.profile.publish
-    if publish.license.strip().lower() in NOTHING_SAID:
-        yield Refusal(
-            "the draft's license is missing",
-            "publish.license",
-            "write an identifier such as apache-2.0, or the name of your license",
-        )
-    if publish.card.base_model is not None and _PATH_LIKE.search(publish.card.base_model):
-        yield Refusal(
-            "the base model is a path of this machine", "publish.card.base_model", "write OWNER/NAME"
-        )
-    wrong = [code for code in publish.card.language if not _LANGUAGE.match(code)]
-    if wrong:
-        yield Refusal(
-            f"'{wrong[0]}' is no language code", "publish.card.language", "write codes such as en or zh"
-        )
-
-
 def metadata_refusals(data: Mapping[str, Any]) -> Iterator[Refusal]:
     """Fields that are missing, empty or null."""
     for field in _FIELDS:
@@ -98,7 +76,7 @@ def metadata_refusals(data: Mapping[str, Any]) -> Iterator[Refusal]:
             f"{CARD}: license_name",
             "write the license's name into publish.license",
         )
-    if _PATH_LIKE.search(str(data.get("base_model") or "")):
+    if is_path(str(data.get("base_model") or "")):
         yield Refusal(
             "the base model is a path of this machine",
             f"{CARD}: base_model",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,12 +14,11 @@ from typing import Any
 from tasks.processes.environment import child_environment
 from tasks.publish import check_folder
 from tasks.publish.refusals.models import Material, Refusal
+from tasks.publish.refusals.words import is_path, is_repository
 from tasks.train.round_trip import config_digest
 from tasks.train.size import draft_parameters, shape_of_config
 
 CONFIG = "config.json"
-_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
-_PATH_LIKE = re.compile(r"^(?:[/~.\\]|[A-Za-z]:[\\/]|file:)|\\|/.*/|/$")
 _FROM_TARGET = ("lm_head.weight", "embed_tokens.weight", "t2d", "d2t")
 _ROUND_TRIP_TIMEOUT_S = 300.0
 
@@ -51,13 +49,13 @@ def verifier_refusals(material: Material, config: Mapping[str, Any]) -> Iterator
     name, revision = str(verifier.get("name_or_path") or ""), verifier.get("revision")
     if not name:
         yield Refusal("it names no target", place, "set publish.card.base_model to the target's OWNER/NAME")
-    elif _PATH_LIKE.search(name):
+    elif is_path(name):
         yield Refusal(
             "the target's name is a path of this machine",
             place,
             "set publish.card.base_model to the target's OWNER/NAME",
         )
-    elif material.goes_to_hub and not _HUB_ID.match(name):
+    elif material.goes_to_hub and not is_repository(name):
         yield Refusal(
             f"'{name}' names no repository, so nobody else can find the target",
             place,
@@ -69,7 +67,7 @@ def verifier_refusals(material: Material, config: Mapping[str, Any]) -> Iterator
             place,
             "set target.revision to the commit that the weights came from",
         )
-    if revision and _PATH_LIKE.search(str(revision)):
+    if revision and is_path(str(revision)):
         yield Refusal("the target's revision is a path", place, "set target.revision to a commit")
 
 

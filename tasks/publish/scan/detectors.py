@@ -19,6 +19,7 @@ _OWN = {
     "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,})",
     "a PyPI token": r"\bpypi-AgE[\w-]{30,}",
     "a Google key": r"\bAIza[\w-]{30,}",
+    "a private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----",
     "a Databricks token": r"\bdapi[0-9a-f]{32}\b",
     "a bearer token": r"(?i)\bbearer\s+[A-Za-z0-9._~+/-]{20,}=*",
     "a password in an address": r"://[^/@\s:\"'<>]*:[^/@\s\"'<>$*]{3,}@",

@@ -6,8 +6,6 @@ import base64
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tasks.errors import JobError
 from tasks.redaction import MASK, redact
@@ -16,17 +14,15 @@ from tasks.secret_forms import holds, mask_forms, views
 SECRET = "s3cr/et+Val=ue!42"
 
 
-@given(
-    before=st.binary(max_size=5),
-    after=st.binary(max_size=5),
-    split=st.integers(min_value=1, max_value=len(SECRET) - 1),
-)
-def test_any_neighbours_and_any_break(before: bytes, after: bytes, split: int) -> None:
+@pytest.mark.parametrize("before", [b"", b"u", b"u:", b"us:", b"\xff\xfe"])
+@pytest.mark.parametrize("after", [b"", b"\n", b"@h", b"end"])
+def test_any_neighbours_and_any_break(before: bytes, after: bytes) -> None:
     """In base64 the same bytes look different after one, two or three others."""
     packed = base64.b64encode(before + SECRET.encode() + after).decode()
-    for text in (packed, packed.replace("+", "-").replace("/", "_"), f"{packed[:split]}\n{packed[split:]}"):
-        assert holds(views(text), SECRET)
-        assert not holds(views(mask_forms(text, [SECRET], MASK)), SECRET)
+    broken = [f"{packed[:split]}\n  {packed[split:]}" for split in range(1, len(packed))]
+    for text in (packed, packed.replace("+", "-").replace("/", "_"), *broken):
+        assert holds(views(text), SECRET), text
+        assert not holds(views(mask_forms(text, [SECRET], MASK)), SECRET), text
 
 
 @pytest.mark.parametrize(
@@ -34,7 +30,7 @@ def test_any_neighbours_and_any_break(before: bytes, after: bytes, split: int) -
     [
         f"before {SECRET} after",
         f"before {quote(SECRET, safe='')} after",
-        f"before {quote(quote(SECRET, safe=''), safe='').lower()} after",
+        f"before {quote(quote(SECRET, safe=''), safe='').replace('2F', '2f')} after",
         f"before {SECRET[:4]}\n      {SECRET[4:]} after",
         f'before "{SECRET[:4]}"\n + "{SECRET[4:]}" after',
         f"before {SECRET[:4]}\\n{SECRET[4:]} after",

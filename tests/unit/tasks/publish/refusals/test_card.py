@@ -125,7 +125,7 @@ def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
 
 def test_a_domain_may_have_any_name_and_no_result_is_no_number(tmp_path: Path) -> None:
     domains = {ODD_DOMAIN: tau(1.7, 1.5), "law-cases-it-s-more": tau(1.6, 1.4), "2024": tau(1.5, 1.3)}
-    empty = {"silent": tau(None, None, rounds=0), "broken": tau(float("nan"))}
+    empty = {"silent": tau(None, None, rounds=0), "broken": tau(1.5).model_copy(update={"value": math.nan})}
     shown = measurement(domains={**domains, **empty})
     text, data = built(tmp_path, evaluation=evaluation(replay=shown))
     results = data["model-index"][0]["results"]

@@ -44,8 +44,14 @@ def argv_with(*words: str) -> Any:
     [
         (evaluation(rejection_sample_method="synthetic"), "acceptance was synthetic"),
         (with_arm(conditions(rejection_sample_method="synthetic")), "arm draft accepted without verifying"),
-        (argv_with("--speculative-config", '{"synthetic_acceptance_length": 4}'), "faked its acceptance"),
-        (argv_with("--speculative-config.synthetic-acceptance-rates", "0.9"), "faked its acceptance"),
+        (
+            argv_with("--speculative-config", '{"synthetic_acceptance_length": 4}'),
+            "with synthetic acceptance",
+        ),
+        (
+            argv_with("--speculative-config.synthetic-acceptance-rates", "0.9"),
+            "with synthetic acceptance",
+        ),
     ],
 )
 def test_acceptance_without_verification(tmp_path: Path, measured: Any, words: str) -> None:

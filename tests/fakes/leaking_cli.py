@@ -1,0 +1,63 @@
+"""`retrain-dspark` as it is, whose every stage repeats a secret of the environment as a library might.
+
+Environment: LEAK names the variable. What is leaked, and where, stands in `tests/support/leaking.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def say_secrets() -> None:
+    """Log the secret in every form, through our logger, Prefect's and a library's error."""
+    from leaking import forms_of
+    from prefect import get_run_logger
+
+    forms = forms_of(os.environ[os.environ["LEAK"]])
+    for name, form in forms.items():
+        logging.getLogger("retrain_dspark").warning("a library says (%s): %s", name, form)
+        get_run_logger().warning(f"and so does another ({name}): {form}")
+    try:
+        raise ValueError("\n".join(forms.values()))
+    except ValueError:
+        logging.getLogger("retrain_dspark.a_library").exception("it failed")
+
+
+def leaky(work: Callable[..., Any]) -> Callable[..., Any]:
+    """A stage's execution, preceded by the leak."""
+
+    def executed(*arguments: Any, **named: Any) -> Any:
+        say_secrets()
+        return work(*arguments, **named)
+
+    return executed
+
+
+def install() -> None:
+    """Put the leak before the work of each stage."""
+    import tasks.evaluate.task
+    import tasks.publish.task
+    import tasks.serve.task
+    import tasks.validate.task
+
+    for module in (tasks.validate.task, tasks.serve.task, tasks.evaluate.task, tasks.publish.task):
+        module.execute_stage = leaky(module.execute_stage)  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+    from flows.cli.environment import prepare_environment, quiet_console
+
+    prepare_environment()
+    from flows.cli.main import run_cli
+    from tasks.run_folder import private_run_root
+
+    quiet_console()
+    private_run_root()  # the real command makes it before Prefect is imported
+    install()
+    sys.exit(run_cli(sys.argv[1:]))
