@@ -84,10 +84,11 @@ class Arm:
         return next((step for step, value in self.curve if value >= eal), None)
 
 
-def rows(folder: Path, size: QualitySize | None = None) -> list[Row]:
-    """All ablations; captures are taken first, by servers of their own."""
-    chosen = size or QualitySize()
-    return ablations(captured(folder, chosen))
+def rows(
+    folder: Path, measure: Callable[[Captured], list[Row]], size: QualitySize | None = None
+) -> list[Row]:
+    """Ablations, all or those that `measure` trains; captures are taken first, by servers of their own."""
+    return measure(captured(folder, size or QualitySize()))
 
 
 def captured(folder: Path, size: QualitySize) -> Captured:

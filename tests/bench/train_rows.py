@@ -1,6 +1,7 @@
 """The rows of `make bench STAGES=train`, by the name that `ROWS` takes.
 
-`forward` stands beside them in `comparisons`. `quality` starts servers for its captures and takes longest.
+`forward` stands beside them in `comparisons`. `quality` starts servers for its captures and takes longest;
+`warm` is the part of it that begins with an earlier draft.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ON_WORLD: dict[str, Callable[[TrainWorld], list[Row]]] = {
     "cost": train_cost.cost,
 }
 """Name -> rows on the target and the captures of `train_world`, which are made once for all of them."""
-QUALITY = "quality"
-NAMES = (FORWARD, *ON_WORLD, QUALITY)
+QUALITY, WARM = "quality", "warm"
+NAMES = (FORWARD, *ON_WORLD, QUALITY, WARM)
 
 
 def measure_train(names: Sequence[str], folder: Path, size: TrainSize | None = None) -> list[Row]:
@@ -34,8 +35,9 @@ def measure_train(names: Sequence[str], folder: Path, size: TrainSize | None = N
     if chosen:
         world = make_train_world(size or TrainSize(), folder)
         found += [row for work in chosen for row in work(world)]
-    if not names or QUALITY in names:
+    if not names or {QUALITY, WARM} & set(names):
         own = folder / QUALITY
         own.mkdir()
-        found += train_quality.rows(own)
+        ablations = train_quality.ablations if not names or QUALITY in names else train_quality.warm_rows
+        found += train_quality.rows(own, ablations)
     return found

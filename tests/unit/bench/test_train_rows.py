@@ -97,17 +97,19 @@ def test_curves_are_means_over_the_seeds_that_got_there() -> None:
 def test_names_choose_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(train_rows, "make_train_world", lambda size, folder: "world")
-    monkeypatch.setattr(train_rows.train_quality, "rows", lambda folder: seen.append("quality") or [])
+    rows = lambda folder, measure: seen.append(measure.__name__) or []
+    monkeypatch.setattr(train_rows.train_quality, "rows", rows)
     for name in train_rows.ON_WORLD:
         monkeypatch.setitem(train_rows.ON_WORLD, name, lambda world, name=name: seen.append(name) or [])
     train_rows.measure_train(["cost", "step"], tmp_path / "some")
     assert seen == ["step", "cost"]
     seen.clear()
-    train_rows.measure_train(["quality"], tmp_path / "quality")
-    assert seen == ["quality"]
+    train_rows.measure_train(["quality", "warm"], tmp_path / "quality")
+    train_rows.measure_train(["warm"], tmp_path / "warm")
+    assert seen == ["ablations", "warm_rows"]
     seen.clear()
     train_rows.measure_train([], tmp_path / "all")
-    assert seen == [*train_rows.ON_WORLD, "quality"]
+    assert seen == [*train_rows.ON_WORLD, "ablations"]
 
 
 def test_a_name_of_another_stage_is_refused() -> None:
