@@ -11,6 +11,7 @@ from profiles.schema import Profile
 from tasks.evaluate.models import EvaluationReport
 from tasks.publish.check_folder import MANIFEST
 from tasks.publish.gate import decide, rules_of
+from tasks.publish.hub.models import HubRelease
 from tasks.publish.hub.publisher import HubPublisher
 from tasks.publish.models import Publication
 from tasks.publish.package import Package
@@ -71,8 +72,6 @@ def publish(
     weights = sha256_file(draft_dir / "model.safetensors")
     own = published_by(place, run.run_id, weights)
     champion = champion_before(place, own)
-    if publisher is not None and own is not None and publisher.gave_away(place / own):
-        own = None  # the hub has another draft under that number
     decision = decide(rules_of(profile), evaluation, draft, captures, champion)
     package = Package(
         profile=profile,
@@ -89,10 +88,7 @@ def publish(
         private_folders=(run.path, run.path.parent, place, draft_dir, target_dir, folder),
     )
     if decision.promote:
-        revision, location = versioned(place, own, package, publisher.newest() if publisher else 0)
-        release = publisher.release(location, folder / ".hub") if publisher else None
-        # A registry of models takes the version here, before the champion.
-        promote(place, revision)
+        revision, location, release = promoted(place, own, package, publisher, folder / ".hub")
     else:
         revision, location, release = "", hold(folder, package), None
     return Publication(
@@ -116,6 +112,19 @@ def champion_before(place: Path, own: str | None) -> str | None:
     """The champion to beat; where this run's version `own` already became it, the one before."""
     champion = read_pointer(place, CHAMPION)
     return read_pointer(place, PREVIOUS) if champion is not None and champion == own else champion
+
+
+def promoted(
+    place: Path, own: str | None, package: Package, publisher: HubPublisher | None, work: Path
+) -> tuple[str, Path, HubRelease | None]:
+    """Make the version here, publish it on the hub, and let the champion point at it last of all."""
+    if publisher is not None and own is not None and publisher.gave_away(place / own):
+        own = None  # the hub has another draft under that number
+    revision, location = versioned(place, own, package, publisher.newest() if publisher else 0)
+    release = publisher.release(location, work) if publisher else None
+    # A registry of models takes the version here, before the champion.
+    promote(place, revision)
+    return revision, location, release
 
 
 def versioned(place: Path, own: str | None, package: Package, above: int) -> tuple[str, Path]:

@@ -20,6 +20,6 @@ def test_a_whole_draft_loads_and_a_damaged_one_says_why(
     work(config)
     assert json.loads(progress.read_text().splitlines()[-1])["done"] == 1
     damaged = Path(shutil.copytree(draft_dir, tmp_path / "damaged"))
-    (damaged / "model.safetensors").write_bytes(b"")
+    (damaged / "config.json").unlink()
     with pytest.raises(StageInputError, match="the draft cannot be loaded"):
         work({**config, "draft_dir": str(damaged)})
