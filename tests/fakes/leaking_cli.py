@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,9 @@ def leaky(work: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Put the leak before the work of each stage."""
-    import tasks.evaluate.task
-    import tasks.publish.task
-    import tasks.serve.task
-    import tasks.validate.task
-
-    for module in (tasks.validate.task, tasks.serve.task, tasks.evaluate.task, tasks.publish.task):
-        module.execute_stage = leaky(module.execute_stage)  # type: ignore[attr-defined]
+    for stage in ("validate", "serve", "stream", "train", "evaluate", "publish"):
+        module: Any = import_module(f"tasks.{stage}.task")
+        module.execute_stage = leaky(module.execute_stage)
 
 
 if __name__ == "__main__":
