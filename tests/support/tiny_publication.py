@@ -1,4 +1,4 @@
-"""Publishes a tiny draft that was really trained, with its target: `python -m tests.support.tiny_publication ROOT`.
+"""Publishes a tiny draft that was really trained: `python -m tests.support.tiny_publication ROOT`.
 
 Makes ROOT/target and ROOT/runs/published/tiny/v0001 in less than a minute, without an engine, and prints both
 folders and a question whose answer the draft learned. The target's words are w0, w1, ...
