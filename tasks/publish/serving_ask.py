@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,17 +136,24 @@ def _events(server: Server, asked: Asked) -> Iterator[dict[str, Any]]:
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
     }
+    with _answering(server, body, asked.timeout_s) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                yield json.loads(line.removeprefix("data: "))
+
+
+@contextmanager
+def _answering(server: Server, body: dict[str, Any], timeout_s: float) -> Iterator[httpx.Response]:
+    """The response while it arrives; what goes wrong then, also later, is said as ours."""
     where = server.url + CHAT
     try:
-        with _client(server, asked.timeout_s) as client, client.stream("POST", CHAT, json=body) as response:
+        with _client(server, timeout_s) as client, client.stream("POST", CHAT, json=body) as response:
             if response.status_code != httpx.codes.OK:
                 response.read()
                 key = response.status_code == httpx.codes.UNAUTHORIZED
                 hint = "name the variable of its key with --api-key-env" if key else ""
                 raise ServiceError(f"the question answered {refusal(response)}", where=where, hint=hint)
-            for line in response.iter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
-                    yield json.loads(line.removeprefix("data: "))
+            yield response
     except httpx.HTTPError as error:
         raise ServiceError(
             f"the answer broke off ({type(error).__name__})", where=where, hint="see the server's log"

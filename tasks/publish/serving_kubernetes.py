@@ -50,11 +50,15 @@ def _labels(recipe: Recipe) -> dict[str, str]:
     return {"app.kubernetes.io/name": recipe.name, "app.kubernetes.io/component": "vllm"}
 
 
+def _metadata(recipe: Recipe, name: str) -> dict[str, Any]:
+    return {"name": name, "labels": _labels(recipe)}
+
+
 def _deployment(recipe: Recipe) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": recipe.name, "labels": _labels(recipe)},
+        "metadata": _metadata(recipe, recipe.name),
         "spec": {
             "replicas": 1,
             "strategy": {"type": "Recreate"},  # a second server would wait for the first one's GPUs
@@ -68,7 +72,7 @@ def _leader_worker_set(recipe: Recipe) -> dict[str, Any]:
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
-        "metadata": {"name": recipe.name, "labels": _labels(recipe)},
+        "metadata": _metadata(recipe, recipe.name),
         "spec": {
             "replicas": 1,
             "leaderWorkerTemplate": {
@@ -88,7 +92,7 @@ def _service(recipe: Recipe) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Service",
         # Not the workload's own name: a LeaderWorkerSet makes a headless service of that name.
-        "metadata": {"name": f"{recipe.name}-http", "labels": _labels(recipe)},
+        "metadata": _metadata(recipe, f"{recipe.name}-http"),
         "spec": {
             "selector": selector,
             "ports": [{"name": "http", "port": recipe.port, "targetPort": recipe.port}],
