@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.measure.counters import SpecDelta
@@ -29,6 +29,7 @@ def answered(accepted: list[int], cut: int = 0) -> tuple[Streamed, SpecDelta]:
     )
 
 
+@settings(deadline=None, max_examples=60)
 @given(ACCEPTED, st.data())
 def test_rounds_follow_from_the_stream_and_from_the_list(accepted: list[int], data: st.DataObject) -> None:
     """Also where the answer's limit cuts the last round."""
@@ -44,6 +45,7 @@ def test_rounds_follow_from_the_stream_and_from_the_list(accepted: list[int], da
     assert by_chunks.tau == 1 + sum(accepted) / len(accepted)
 
 
+@settings(deadline=None, max_examples=60)
 @given(ACCEPTED.filter(lambda rounds: len(rounds) > 1), st.data())
 def test_chunks_of_several_steps_are_no_rounds(accepted: list[int], data: st.DataObject) -> None:
     """A client that is late gets several steps in one piece; only the server's own list helps then."""
