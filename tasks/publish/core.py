@@ -65,8 +65,7 @@ def publish(
         publisher: Where else a promoted draft goes; None without a hub.
 
     Raises:
-        PublishError: The draft is damaged, a published file would tell a path or a secret, or the hub did
-            not take it: its version stays in its folder then, and the champion is the one before.
+        PublishError: The draft is damaged, a file would tell a path or a secret, or the hub did not take it.
     """
     place = draft_root(profile, run.path.parent)
     weights = sha256_file(draft_dir / "model.safetensors")
