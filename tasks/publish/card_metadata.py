@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
@@ -25,9 +26,10 @@ def metadata(profile: Profile, evaluation: EvaluationReport, captures: str) -> M
         captures: Digest of the captures, the revision of the data that was measured on.
     """
     card = profile.publish.card
-    optional = {"language": list(card.language)} if card.language else {}
+    optional: dict[str, Any] = {**license_fields(profile.publish.license)}
+    if card.language:
+        optional["language"] = list(card.language)
     return ModelCardData(
-        **license_fields(profile.publish.license),
         base_model=target_name(profile),
         base_model_relation=RELATION,
         library_name="speculators",

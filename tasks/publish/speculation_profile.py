@@ -14,7 +14,7 @@ from tasks.errors import PublishError
 from tasks.evaluate.models import Lossless
 
 FILE = "speculation_profile.json"
-FORMAT = 1
+FORMAT: Literal[1] = 1
 Share = Annotated[float, Field(ge=0, le=1)]
 Length = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 NOT_MEASURED = "no load was measured"

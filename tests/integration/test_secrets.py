@@ -63,11 +63,10 @@ def test_password_inside_the_address_of_mlflow_is_in_no_file(tmp_path: Path) -> 
     assert found_in(runs, CANARY) == {}
 
 
-@pytest.mark.parametrize("form", ["plain", "base64 of more"])
-def test_a_profile_that_repeats_a_secret_is_refused_before_a_run_exists(tmp_path: Path, form: str) -> None:
+def test_a_profile_that_repeats_a_secret_is_refused_before_a_run_exists(tmp_path: Path) -> None:
     """As an argument of the server it would be in process lists, in MLflow and in Prefect's parameters."""
     runs = tmp_path / "runs"
-    word = f"serve.extra_args=['--chat-template={forms_of(CANARY)[form]}']"
+    word = f"serve.extra_args=['--chat-template={forms_of(CANARY)['base64 of more']}']"
     output = run_with(runs, "--set", word, code=2, **variables(CANARY))
     assert "a secret of the environment stands in the profile" in output and "serve.extra_args.0" in output
     assert found_in(tmp_path, CANARY) == {} and not list(runs.glob("*/run.json"))

@@ -91,7 +91,7 @@ def parameter_refusals(material: Material, config: Mapping[str, Any]) -> Iterato
         count = draft_parameters(shape_of_config(config))
     except (KeyError, TypeError):
         return  # a missing size is a refusal already
-    sizes = {}
+    sizes: dict[str, int] = {}
     for path in material.folder.glob("*.safetensors"):
         try:
             tensors = check_folder.read_tensors(path)

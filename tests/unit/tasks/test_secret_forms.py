@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import logging
 from urllib.parse import quote
 
 import pytest
 
-from tasks.errors import JobError
-from tasks.redaction import MASK, redact
+from flows.logs import mask_records
+from profiles.load import load_profile
+from tasks.errors import JobError, ProfileError
+from tasks.profile_secrets import refuse_secrets
+from tasks.redaction import MASK, mask_error, redact
 from tasks.secret_forms import holds, mask_forms, views
 
 SECRET = "s3cr/et+Val=ue!42"
@@ -55,3 +59,38 @@ def test_errors_mask_encoded_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = base64.b64encode(f"user:{SECRET}".encode()).decode()
     error = JobError(f"refused {packed}", where=quote(SECRET, safe=""), log_tail=(f"x {SECRET}",))
     assert not holds(views(str(error)), SECRET)
+
+
+def test_a_profile_that_repeats_a_secret_names_the_field_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = load_profile("laptop", {"serve": {"environment": {"HOUSE": f"x {SECRET}"}}}).profile
+    refuse_secrets(profile)
+    monkeypatch.setenv("A_TOKEN", SECRET)
+    with pytest.raises(ProfileError) as caught:
+        refuse_secrets(profile)
+    assert caught.value.where == "serve.environment.HOUSE" and SECRET not in str(caught.value)
+
+
+def test_a_library_error_and_its_causes_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", SECRET)
+    inner, outer = ValueError(f"inner {SECRET}"), KeyError(f"outer {SECRET}", 7)
+    outer.__cause__ = inner
+    inner.__context__ = outer  # a ring, as `raise ... from` can leave it
+    mask_error(outer)
+    assert (str(inner), outer.args) == (f"inner {MASK}", (f"outer {MASK}", 7))
+
+
+def test_records_of_every_library_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", SECRET)
+    before = logging.getLogRecordFactory()
+    try:
+        mask_records()
+        mask_records()  # a second run in one process
+        make = logging.getLogRecordFactory()
+        record = make("x", logging.INFO, "f", 1, "say %s %d", (SECRET, 3), None)
+        assert record.getMessage() == f"say {MASK} 3"
+        assert make("x", logging.INFO, "f", 1, "%d of it", ("no number",), None).args == ("no number",)
+        error = ValueError(SECRET)
+        assert make("x", logging.ERROR, "f", 1, "failed", (), (ValueError, error, None)).exc_info
+        assert str(error) == MASK
+    finally:
+        logging.setLogRecordFactory(before)

@@ -105,6 +105,7 @@ def test_only_a_config_that_nobody_tried_is_tried(tmp_path: Path, monkeypatch: p
     ]
 
 
+@pytest.mark.usefixtures("no_child")
 def test_every_refusal_says_what_to_do(tmp_path: Path) -> None:
     bad = material(tmp_path)
     edit(bad.folder / "config.json", lambda c: (verifier(c).clear(), c.pop("sample_from_anchor")))
