@@ -265,7 +265,7 @@ def test_resume_says_why_a_stage_runs_again(
     again = command(done.root, "resume", done.run.run_id, "--set", "publish.margin=0.9", timeout_s=300)
     stages = {stage["name"]: stage["status"] for stage in again.summary["stages"]}
     assert stages == {**dict.fromkeys(STAGE_NAMES, "reused"), "publish": "completed"}
-    assert "profile.publish.margin: 0.05 -> 0.9" in again.output
+    assert "profile.publish.margin: 0.02 -> 0.9" in again.output
     assert again.summary["status"] == "held"
     assert again.code == 1
     assert json.loads((again.run.path / "profile.json").read_text())["publish"]["margin"] == 0.9
