@@ -20,6 +20,8 @@ from tests.unit.tasks.evaluate.replay_world import ReplayWorld, build_world
 from tests.unit.tasks.train.conftest import AUX_LAYERS, VOCAB
 
 MAX_MODEL_LEN = 256
+HEAD_DIM = 32
+"""The smallest that vLLM's attention on CPU takes."""
 
 
 def profile_of(world: ReplayWorld) -> Profile:
@@ -64,7 +66,7 @@ def learned_question(world: ReplayWorld) -> str:
 
 def publish_tiny(root: Path) -> tuple[Path, Path, str]:
     """Folders of the published draft and of its target, below `root`; and a question."""
-    world = build_world(root)
+    world = build_world(root, head_dim=HEAD_DIM)
     give_words(world.target)
     inputs = publish_inputs(root, "tiny-run", profile=profile_of(world), draft_dir=world.draft)
     folder = Path(publish(**{**inputs, "target_dir": world.target}).location)

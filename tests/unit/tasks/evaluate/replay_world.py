@@ -143,10 +143,10 @@ def _capture(model: Any, folder: Path, split: Any, layers: Sequence[int]) -> Non
     writer.close()
 
 
-def build_world(root: Path, report: Callable[..., None] = lambda *_: None) -> ReplayWorld:
+def build_world(root: Path, report: Callable[..., None] = lambda *_: None, head_dim: int = 16) -> ReplayWorld:
     """Make the target, capture its answers for training and for evaluation, and train."""
     torch.set_num_threads(1)
-    model = _make_target(root / "target")
+    model = _make_target(root / "target", head_dim)
     with torch.inference_mode():
         _capture(model, root / "log", "train", AUX_LAYERS)
         _capture(model, root / "evaluate", "evaluate", AUX_LAYERS)
