@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.tracking_text import MAX_PARAM_CHARS
-
 DRAFT = "dspark.draft"
 """Tag: `<run id>:<start of the weights' digest>`, what a candidate is found by."""
 VERSION = "dspark.version"
 """Tag: the version's folder; empty for a held draft."""
+MODEL = "dspark.model_id"
+"""Tag: the LoggedModel of a version."""
 CANDIDATE = "candidate"
 _MODEL_TYPE = "dspark-draft"
+_MAX_TAG_CHARS = 4000
 
 
 def register(
@@ -28,30 +29,38 @@ def register(
     Args:
         client: `MlflowClient`.
         run_id: MLflow run of the pipeline run that made it.
-        operation: `name`, `draft`, `candidate` (whether it awaits promotion), `tags`, `files`.
+        operation: `name`, `draft`, `candidate` (whether a new one gets that alias), `tags`, `files`.
         with_files: Whether the artifact store can be written.
     """
     name, draft = operation["name"], operation["draft"]
-    tags = {key: str(value)[:MAX_PARAM_CHARS] for key, value in operation["tags"].items()}
+    tags = {key: str(value)[:_MAX_TAG_CHARS] for key, value in operation["tags"].items()}
     tags[DRAFT] = draft
     _registered_model(client, name)
     version = _version_of(client, name, DRAFT, draft)
+    is_new = version is None
     if version is None:
         model = _logged_model(client, experiment_id, run_id, name, draft, tags)
         if with_files:
             for path in operation["files"]:
                 _store_file(client, model.model_id, Path(path))
         client.finalize_logged_model(model.model_id, "READY")
-        # Its own artifacts are the one source that every kind of store and server takes.
+        tags[MODEL] = model.model_id
+        # Its own artifacts are the one source that every kind of store and server takes. With its tags from
+        # the start, a version that was made before a kill is found again.
         version = client.create_model_version(
-            name, model.artifact_location, run_id=run_id, model_id=model.model_id, await_creation_for=0
+            name,
+            model.artifact_location,
+            run_id=run_id,
+            tags=tags,
+            model_id=model.model_id,
+            await_creation_for=0,
         )
     for key, value in tags.items():
         client.set_model_version_tag(name, version.version, key, value)
-    if version.model_id:
-        client.set_logged_model_tags(version.model_id, tags)
+    # A search does not tell a version's model, so that a tag does.
+    client.set_logged_model_tags(tags.get(MODEL) or version.tags[MODEL], tags)
     client.set_tag(run_id, "dspark.registered", f"models:/{name}/{version.version}")
-    if operation["candidate"]:
+    if is_new and operation["candidate"]:
         client.set_registered_model_alias(name, CANDIDATE, version.version)
 
 

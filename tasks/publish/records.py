@@ -97,8 +97,11 @@ def note_move(place: Path, move: Move) -> None:
     known = moves(place)
     if known and known[-1].model_dump(exclude={"at"}) == move.model_dump(exclude={"at"}):
         return
-    with open(place / MOVES, "a", encoding="utf-8") as stream:
-        stream.write(move.model_dump_json() + "\n")
+    path = place / MOVES
+    before = path.read_bytes() if path.exists() else b""
+    torn = bool(before) and not before.endswith(b"\n")  # by a kill
+    with open(path, "a", encoding="utf-8") as stream:
+        stream.write(("\n" if torn else "") + move.model_dump_json() + "\n")
         stream.flush()
         os.fsync(stream.fileno())
 

@@ -21,7 +21,13 @@ _SMALL_FILES = ("manifest.json", "config.json", "serve.json", "README.md")
 
 
 def register_operation(
-    name: str, run_id: str, weights: str, folder: Path, decision: Decision, tags: dict[str, str]
+    name: str,
+    run_id: str,
+    weights: str,
+    folder: Path,
+    decision: Decision,
+    tags: dict[str, str],
+    candidate: bool = True,
 ) -> Operation:
     """Registers a draft. A held one is a candidate with its reasons.
 
@@ -29,6 +35,7 @@ def register_operation(
         name: Name of the draft and of its registered model.
         folder: Where it lies; its weights are named, not copied.
         tags: Version and lineage.
+        candidate: Whether it is one, if the registry has not heard of it yet.
     """
     words = {
         f"dspark.{word.kind}": f"{'yes' if word.yes else 'no'}, {word.by}: {word.why}"
@@ -39,7 +46,7 @@ def register_operation(
         "key": run_id,
         "name": name,
         "draft": f"{run_id}:{weights[:16]}",
-        "candidate": True,
+        "candidate": candidate,
         "files": [str(folder / file) for file in _SMALL_FILES],
         "tags": {
             "dspark.decision": "promoted" if decision.promote else "held",
@@ -53,13 +60,19 @@ def register_operation(
     }
 
 
-def version_operation(place: Path, record: VersionRecord) -> Operation:
+def version_operation(place: Path, record: VersionRecord, candidate: bool = False) -> Operation:
     """Registers a published version from its record, now or much later."""
     tags = {"dspark.version": record.version, "dspark.captures": record.captures}
     tags |= {f"dspark.{name}": value for name, value in record.lineage.items()}
     tags |= {f"dspark.hub_{name}": value for name, value in (record.hub or {}).items()}
     return register_operation(
-        record.name, record.run_id, record.weights, place / record.version, record.decision, tags
+        record.name,
+        record.run_id,
+        record.weights,
+        place / record.version,
+        record.decision,
+        tags,
+        candidate,
     )
 
 

@@ -72,7 +72,7 @@ def registration(
     version = published_by(place, ctx.run.run_id, weights)
     record = read_record(place, version) if version else None
     if record is not None and publication.decision.promote:
-        return [version_operation(place, record), aliases_operation(place)]
+        return [version_operation(place, record, candidate=True), aliases_operation(place)]
     tags = {f"dspark.{name}": value for name, value in lineage(ctx).items()}
     return [
         register_operation(
