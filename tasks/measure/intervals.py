@@ -40,7 +40,8 @@ class Bootstrap:
     def bounds(self, values: Floats) -> tuple[float, float]:
         """Lower and upper bound of resampled values."""
         tail = 100 * (1 - self.confidence) / 2
-        low, high = np.nanpercentile(values, [tail, 100 - tail])
+        taken = np.nanpercentile if np.isnan(values).any() else np.percentile  # the same, ten times as fast
+        low, high = taken(values, [tail, 100 - tail])
         return float(low), float(high)
 
 
