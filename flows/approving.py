@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Any, Literal
+from uuid import UUID
 
 from prefect.flow_runs import pause_flow_run, resume_flow_run
 from prefect.input import RunInput
@@ -26,6 +28,7 @@ from tasks.train.models import DraftCheckpoint
 log = logging.getLogger("retrain_dspark")
 ASKS = "asks_people"
 """Fact of a run that is paused for a person's word."""
+_PAUSES_WITHIN_S = 30.0
 
 
 class Approval(RunInput):
@@ -90,6 +93,21 @@ def question(run: RunFolder, decision: Decision) -> str:
     return "\n".join(lines)
 
 
+def _resume(flow_run_id: str, values: dict[str, Any]) -> None:
+    """Give the form's values; a run that is just about to pause is waited for."""
+    from prefect.exceptions import NotPausedError
+
+    deadline = time.monotonic() + _PAUSES_WITHIN_S
+    while True:
+        try:
+            resume_flow_run(UUID(flow_run_id), run_input=values)
+            return
+        except NotPausedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
 def answer_paused(run: RunFolder, word: Word) -> bool:
     """Answer the form of a run that is paused now; False if it is not.
 
@@ -100,7 +118,7 @@ def answer_paused(run: RunFolder, word: Word) -> bool:
         return False
     values: dict[str, Any] = {"answer": "promote" if word.yes else "hold", "by": word.by, "why": word.why}
     try:
-        resume_flow_run(run.facts()["flow_run_id"], run_input=values)
+        _resume(run.facts()["flow_run_id"], values)
     except Exception as error:
         raise ServiceError(
             f"run {run.run_id} waits for a word, but Prefect refused it ({type(error).__name__}: {error})",

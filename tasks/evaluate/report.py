@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from profiles.evaluation import AGAIN, DRAFT, PLAIN
 from profiles.schema import DOMAINS, Profile
@@ -73,9 +74,7 @@ def build_report(
     basis = Basis(profile, _domains(rows, prompts), how)
     judged = verdict_of(basis, found, draft)
     said += _verdict_notes(draft.name, judged)
-    old = by_domain(incumbent_rows, settings.replay_max_new_tokens) if incumbent_rows is not None else None
     units = drawn_together(rows, settings.replay_max_new_tokens)
-    against = drawn_together(incumbent_rows or (), settings.replay_max_new_tokens)
     return EvaluationReport(
         replay=replay_measurement(replayed, how, units),
         live=live_measurement(
@@ -93,10 +92,8 @@ def build_report(
         draft_sample_method=settings.live.draft_sample_method,
         rejection_sample_method=settings.live.rejection_sample_method,
         incumbent=incumbent,
-        incumbent_replay=replay_measurement(old, how, against) if old is not None else None,
-        incumbent_gain=_difference(units, against, how) if against else None,
-        incumbent_domains=_by_domain(units, against, how) if against else {},
         incumbent_unmeasured=no_incumbent,
+        **_against(units, incumbent_rows, settings.replay_max_new_tokens, how),
         text=text_checks(plain, draft, found.records.get(AGAIN), settings.seed),
         notes=tuple(said),
         arms_detail=arms_detail(_asked_only(basis, plain), arms, DOMAINS) if arms is not None else None,
@@ -157,8 +154,22 @@ def _difference(new: Counts, old: Counts, how: Bootstrap) -> Difference:
     return Difference(value=gain.value, low=gain.low, high=gain.high)
 
 
-def _by_domain(new: Counts, old: Counts, how: Bootstrap) -> dict[str, Difference]:
-    return {name: _difference({name: new[name]}, {name: old[name]}, how) for name in new}
+def _against(
+    new: Counts, incumbent_rows: Sequence[ReplayRow] | None, length: int, how: Bootstrap
+) -> dict[str, Any]:
+    """What the report says about the incumbent; nothing without one.
+
+    Args:
+        new: Counts of the draft, in the units that resamples draw.
+    """
+    if not incumbent_rows:
+        return {}
+    old = drawn_together(incumbent_rows, length)
+    return {
+        "incumbent_replay": replay_measurement(by_domain(incumbent_rows, length), how, old),
+        "incumbent_gain": _difference(new, old, how),
+        "incumbent_domains": {name: _difference({name: new[name]}, {name: old[name]}, how) for name in new},
+    }
 
 
 def _arm_notes(plain: ArmRecord, draft: ArmRecord, max_failed: float) -> list[str]:

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 from finished_run import finished_run, profile_with_target
+from observing import until
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.approving import ASKS, answer_paused
 from profiles.schema import Profile
 from tasks.publish.versions import read_pointer, versions
-from tasks.publish.words import words_of
+from tasks.publish.words import new_word, words_of
 from tasks.tracking import mlflow_client
 from tests.unit.tasks.publish import drafts
 
@@ -104,3 +107,35 @@ def test_force_does_not_override_a_refusal(command: Any, tmp_path: Path) -> None
     code, text = command("publish", "r1", "--force", "--by", "someone", "--why", "now")
     assert code == 1 and "sample_from_anchor" in text and "Traceback" not in text, text
     assert versions(tmp_path / "runs" / "published" / "tiny") == []
+
+
+@pytest.mark.parametrize("answer", ["promote", "hold", "nobody"])
+def test_a_run_that_is_paused_hears_the_command_or_the_form(
+    command: Any, pages: Any, tmp_path: Path, answer: str
+) -> None:
+    """The flow run pauses with a form; a command, the form's own values, or its time end that."""
+    hours = 0.002 if answer == "nobody" else 0.2
+    asked = profile_with_target(tmp_path / "target", approval={"required": True, "timeout_hours": hours})
+    run = finished_run(tmp_path / "runs", "r1", asked)
+    process = subprocess.Popen(
+        (sys.executable, str(Path(__file__).parents[1] / "fakes" / "asking_flow.py"), "r1"),
+        env={**os.environ, "PREFECT_API_URL": str(pages.api), "RETRAIN_DSPARK_RUNS": str(tmp_path / "runs")},
+    )
+    try:
+        until(lambda: run.facts().get(ASKS) or process.poll() is not None, 300)
+        if answer == "promote":
+            code, text = command("promote", "r1", "--by", "someone", "--why", "reads well")
+            assert code == 0 and "goes on with this word" in text, text
+        elif answer == "hold":
+            with temporary_settings({PREFECT_API_URL: str(pages.api)}):
+                assert answer_paused(run, new_word("approval", "someone", "too terse", yes=False))
+        assert process.wait(300) == 0
+    finally:
+        process.kill()
+        process.wait()
+    promoted = read_pointer(tmp_path / "runs" / "published" / "tiny", "champion")
+    assert promoted == ("v0001" if answer == "promote" else None)
+    assert [word.yes for word in words_of(run)] == {"promote": [True], "hold": [False], "nobody": []}[answer]
+    reasons = json.loads((run.path / "summary.json").read_text())["decision"]["reasons"]
+    words = {"promote": "agreed", "hold": "said no", "nobody": "waits for a person's word"}[answer]
+    assert words in "; ".join(reasons)
