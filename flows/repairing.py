@@ -9,6 +9,7 @@ from uuid import UUID
 
 from flows.closing import close_folder
 from flows.finding import abandoned
+from flows.settling import settle_all
 from tasks.processes.registry import reap_stale
 from tasks.tracking import repair_runs
 
@@ -42,7 +43,7 @@ def repair(root: Path, change: bool = True, own_flow_run: str = "") -> list[str]
         lines += [f"MLflow run {key}: its process had ended" for key in repair_runs(root, change)]
     except Exception as error:
         log.warning("MLflow runs were not looked through: %s", error)
-    return lines
+    return [*lines, *settle_all(root, change)]
 
 
 def _crash_flow_run(flow_run_id: str) -> list[str]:

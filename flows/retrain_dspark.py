@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from prefect import flow
 
+from flows.approving import ask_people
 from flows.hooks import close_run, name_of_flow_run
 from flows.opening import ending, opened_run
 from profiles.load import builtin_names
@@ -61,5 +62,6 @@ def retrain_dspark(
                 captures = stream(ctx, target, identity, trainer)
             draft = train(ctx, captures, trainer)
         evaluation = evaluate(ctx, captures, draft)
+        ask_people(ctx, draft, evaluation, identity, captures)
         publish(ctx, draft, evaluation, identity, captures, validation)
     return ending(ctx)

@@ -40,7 +40,7 @@ EVALUATE = Stage(
     # What users want and what GPUs cost is held against the same measurement whenever it is shown.
     indifferent=("evaluate.slo", "evaluate.prices"),
 )
-PUBLISH = Stage(6, "publish", 1, ("publish", "report"), Publication)
+PUBLISH = Stage(6, "publish", 2, ("publish", "report", "evaluate.slo"), Publication)
 
 STAGES: tuple[Stage[Any], ...] = (VALIDATE, SERVE, STREAM, TRAIN, EVALUATE, PUBLISH)
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)

@@ -6,8 +6,9 @@ active run, which knows one thread and forgets everything when a process is kill
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from filelock import FileLock
 from tasks.processes.identity import boot_id, host_name, is_running, start_time
 from tasks.redaction import redact
 from tasks.run_folder import RunFolder
+from tasks.stage import write_atomic
 from tasks.tracking_queue import Operation, Refused, Tracker
+from tasks.tracking_registry import register, set_aliases
 
 KEY = "dspark.key"
 OWNER = "dspark.owner"
@@ -29,6 +32,11 @@ _NEVER = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "
 def tracking_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI`, else the SQLite file in the run root."""
     return os.environ.get(URI_ENV) or f"sqlite:///{root / 'mlflow.db'}"
+
+
+def is_tracked(root: Path) -> bool:
+    """Whether anything has been tracked: a server is named, or the run root has a database."""
+    return bool(os.environ.get(URI_ENV)) or (root / "mlflow.db").exists()
 
 
 def open_tracker(
@@ -197,8 +205,46 @@ class MlflowSink:
             f"MLflow cannot store files in {place} ({fault}); they stay in the run folder" if fault else None
         )
 
+    def _register(self, operation: Operation) -> None:
+        """A candidate in the registry; its run is made if an outage kept it from being tracked."""
+        key = operation["key"]
+        try:
+            run_id = self._id(key)
+        except Refused:
+            run_id = self._open({"key": key, "name": key, "tags": {"dspark.run_id": key}})
+            self._client.set_terminated(run_id, "FINISHED")
+        register(self._client, self._experiment_id, run_id, operation, self._artifacts)
+
+    def _aliases(self, operation: Operation) -> str | None:
+        """Aliases as the pointer files say, and a note beside these that it was done."""
+        missing = set_aliases(self._client, operation)
+        if missing:
+            return f"the registry does not know {', '.join(missing)} of {operation['name']}"
+        write_atomic(Path(operation["confirm"]), json.dumps(operation["aliases"]) + "\n")
+        return None
+
     def _end(self, operation: Operation) -> None:
         self._client.set_terminated(self._id(operation["key"]), operation["status"], operation["at_ms"])
+
+
+def send_now(root: Path, experiment: str, operations: Iterable[Operation]) -> list[str]:
+    """Send operations of no open run, at once.
+
+    Returns:
+        Lines for the user: what could not be sent, and why. Nothing is raised: the caller's work is done.
+    """
+    if not is_tracked(root):
+        return []
+    sink, lines = MlflowSink(experiment, root), list[str]()
+    try:
+        for operation in operations:
+            if (note := sink(operation)) is not None:
+                lines.append(note)
+    except Refused as refusal:
+        lines.append(f"MLflow refused a record: {refusal}")
+    except Exception as error:
+        lines.append(f"MLflow cannot be reached ({type(error).__name__}); the next start of a run tells it")
+    return lines
 
 
 def close_runs(root: Path, run_id: str, status: str) -> list[str]:
@@ -231,7 +277,7 @@ def repair_runs(root: Path, change: bool = True) -> list[str]:
 
 def _running_runs(root: Path) -> Iterator[Any]:
     """MLflow runs of this project that are marked running."""
-    if not os.environ.get(URI_ENV) and not (root / "mlflow.db").exists():
+    if not is_tracked(root):
         return
     client = mlflow_client(root)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]

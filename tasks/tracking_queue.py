@@ -107,6 +107,10 @@ class Tracker:
     def tag(self, stage: str | None, tags: Mapping[str, str]) -> None:
         self._put({"op": "tags", "key": self._key(stage), "tags": dict(tags)})
 
+    def send(self, operation: Operation) -> None:
+        """Send an operation that another module has put together, in turn."""
+        self._put(operation)
+
     def follow(self, stage: str, metrics_file: Path) -> None:
         """Send the rows that are appended to `metrics_file` until the stage ends."""
         follower = _Follower(metrics_file, lambda step, row, at: self.log_metrics(stage, step, row, at))

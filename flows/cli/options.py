@@ -18,6 +18,7 @@ profile_option = click.option(
     help=f"Built-in profile ({', '.join(builtin_names())}), or a YAML or JSON file.",
 )
 set_option = click.option(
+    "-s",
     "--set",
     "assignments",
     multiple=True,

@@ -24,13 +24,14 @@ from tasks.run_folder import RunFolder, private_run_root, run_root
 
 RETRAIN = "retrain_dspark"
 EVALUATE = "evaluate_dspark"
+PUBLISH = "publish_dspark"
 
 
 def run_pipeline(flow_name: str = RETRAIN, as_json: bool = False, **parameters: Any) -> int:
     """Run a flow with these parameters and return the exit code.
 
     Args:
-        flow_name: `retrain_dspark` or `evaluate_dspark`, the name of its module too.
+        flow_name: `retrain_dspark`, `evaluate_dspark` or `publish_dspark`, the name of its module too.
         as_json: Standard output gets the result as one JSON object, and nothing else.
     """
     private_run_root()

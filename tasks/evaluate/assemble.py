@@ -75,15 +75,25 @@ def by_domain(rows: Sequence[ReplayRow], length: int) -> dict[str, list[PromptCo
     return domains
 
 
-def replay_measurement(domains: Mapping[str, Sequence[PromptCounts]], how: Bootstrap) -> Measurement:
-    """Per domain, macro and pooled, each with its interval."""
+def replay_measurement(
+    domains: Mapping[str, Sequence[PromptCounts]],
+    how: Bootstrap,
+    drawn: Mapping[str, Sequence[PromptCounts]] | None = None,
+) -> Measurement:
+    """Per domain, macro and pooled, each with its interval.
+
+    Args:
+        drawn: The same counts in the units that resamples draw: conversations. Prompts, if left out.
+    """
     everything = [part for counts in domains.values() for part in counts]
+    units = drawn or domains
     return Measurement(
         domains={
-            name: tau_estimate(domain_interval(name, counts, how), counts) for name, counts in domains.items()
+            name: tau_estimate(domain_interval(name, units[name], how), counts)
+            for name, counts in domains.items()
         },
-        macro=tau_estimate(macro_interval(domains, how), everything),
-        pooled=tau_estimate(pooled_interval(domains, how), everything),
+        macro=tau_estimate(macro_interval(units, how), everything),
+        pooled=tau_estimate(pooled_interval(units, how), everything),
     )
 
 

@@ -88,6 +88,7 @@ def evaluate(
         incumbent=incumbent[0] if incumbent and old_rows is not None else None,
         incumbent_rows=old_rows,
         notes=[*notes, *absent],
+        no_incumbent="; ".join(absent),
     )
     return with_worth(
         profile,

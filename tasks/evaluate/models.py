@@ -10,6 +10,7 @@ from tasks.evaluate.load.models import LoadSweep
 from tasks.evaluate.measured import Lossless, Measurement, PromptComparison, TauEstimate
 from tasks.evaluate.policy.models import PolicyReport
 from tasks.evaluate.replay_models import ReplayDetail
+from tasks.evaluate.text_checks import TextChecks
 from tasks.evaluate.worth.models import Worth
 
 __all__ = [
@@ -72,7 +73,13 @@ class EvaluationReport(BaseModel):
     """Version of the incumbent that was measured on the same prompts."""
     incumbent_replay: Measurement | None = None
     incumbent_gain: Difference | None = None
-    """Replayed macro of this draft minus that of the incumbent, paired by prompt."""
+    """Replayed macro of this draft minus that of the incumbent, paired by prompt; conversations are drawn."""
+    incumbent_domains: dict[str, Difference] = {}
+    """The same for each domain alone."""
+    incumbent_unmeasured: str = ""
+    """Why the incumbent of this run could not be measured; empty if it was, or if there is none."""
+    text: TextChecks | None = None
+    """Whether the texts with a draft are those of the target alone by repetition, emptiness and length."""
     common_prompts: int = 0
     """Prompts on which live and replay walked the same tokens."""
     left_out: tuple[str, ...] = ()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from profiles.evaluation import DRAFT, PLAIN
+from profiles.evaluation import AGAIN, DRAFT, PLAIN
 from profiles.schema import DOMAINS, Profile
 from tasks.evaluate.arm_counts import by_request
 from tasks.evaluate.arm_models import Verdict
@@ -30,12 +31,9 @@ from tasks.evaluate.assemble import (
     live_measurement,
     replay_measurement,
 )
-from tasks.evaluate.models import (
-    ArmReport,
-    Difference,
-    EvaluationReport,
-    Measurement,
-)
+from tasks.evaluate.conversations import drawn_together
+from tasks.evaluate.models import ArmReport, Difference, EvaluationReport
+from tasks.evaluate.text_checks import text_checks
 from tasks.measure.acceptance import PromptCounts
 from tasks.measure.intervals import Bootstrap, paired_macro_difference
 
@@ -50,6 +48,7 @@ def build_report(
     incumbent: str | None,
     incumbent_rows: Sequence[ReplayRow] | None,
     notes: Sequence[str] = (),
+    no_incumbent: str = "",
     arms: MeasuredArms | None = None,
     prompts: Sequence[LivePrompt] = (),
 ) -> EvaluationReport:
@@ -59,6 +58,7 @@ def build_report(
         rows: Replay of the draft, with walks of the replay's and of the live length.
         incumbent_rows: Replay of the incumbent on the same log, or None.
         notes: What earlier steps want said.
+        no_incumbent: Why the incumbent of this run could not be replayed.
         arms: All arms; without it there are only these two, and no difference was asked about.
         prompts: What the arms were asked, where it was not replayed.
     """
@@ -74,10 +74,9 @@ def build_report(
     basis = Basis(profile, _domains(rows, prompts), how)
     judged = verdict_of(basis, found, draft)
     said += _verdict_notes(draft.name, judged)
-    old = by_domain(incumbent_rows, settings.replay_max_new_tokens) if incumbent_rows is not None else None
-    gain = paired_macro_difference(replayed, old, how) if old is not None else None
+    units = drawn_together(rows, settings.replay_max_new_tokens)
     return EvaluationReport(
-        replay=replay_measurement(replayed, how),
+        replay=replay_measurement(replayed, how, units),
         live=live_measurement(
             draft, asked(draft, basis.domain_of), usable, by_request(draft, basis.domain_of), how
         ),
@@ -93,8 +92,9 @@ def build_report(
         draft_sample_method=settings.live.draft_sample_method,
         rejection_sample_method=settings.live.rejection_sample_method,
         incumbent=incumbent,
-        incumbent_replay=_incumbent(old, how),
-        incumbent_gain=Difference(value=gain.value, low=gain.low, high=gain.high) if gain else None,
+        incumbent_unmeasured=no_incumbent,
+        **_against(units, incumbent_rows, settings.replay_max_new_tokens, how),
+        text=text_checks(plain, draft, found.records.get(AGAIN), settings.seed),
         notes=tuple(said),
         arms_detail=arms_detail(_asked_only(basis, plain), arms, DOMAINS) if arms is not None else None,
     )
@@ -146,8 +146,30 @@ def arm_report(arm: ArmRecord, profile: Profile) -> ArmReport:
     )
 
 
-def _incumbent(domains: dict[str, list[PromptCounts]] | None, how: Bootstrap) -> Measurement | None:
-    return replay_measurement(domains, how) if domains is not None else None
+Counts = Mapping[str, Sequence[PromptCounts]]
+
+
+def _difference(new: Counts, old: Counts, how: Bootstrap) -> Difference:
+    gain = paired_macro_difference(new, old, how)
+    return Difference(value=gain.value, low=gain.low, high=gain.high)
+
+
+def _against(
+    new: Counts, incumbent_rows: Sequence[ReplayRow] | None, length: int, how: Bootstrap
+) -> dict[str, Any]:
+    """What the report says about the incumbent; nothing without one.
+
+    Args:
+        new: Counts of the draft, in the units that resamples draw.
+    """
+    if not incumbent_rows:
+        return {}
+    old = drawn_together(incumbent_rows, length)
+    return {
+        "incumbent_replay": replay_measurement(by_domain(incumbent_rows, length), how, old),
+        "incumbent_gain": _difference(new, old, how),
+        "incumbent_domains": {name: _difference({name: new[name]}, {name: old[name]}, how) for name in new},
+    }
 
 
 def _arm_notes(plain: ArmRecord, draft: ArmRecord, max_failed: float) -> list[str]:

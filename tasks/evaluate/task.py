@@ -12,7 +12,7 @@ from tasks.evaluate.core import evaluate as measure
 from tasks.evaluate.models import EvaluationReport
 from tasks.execute import RunContext, execute_stage
 from tasks.prompts.load import load_prompts
-from tasks.publish.core import find_incumbent
+from tasks.publish.incumbent import resolve_incumbent
 from tasks.report.task import show_artifacts, stage_task
 from tasks.serve.target_folder import resolve_target
 from tasks.stage import canonical, fingerprint, sha256_text
@@ -79,7 +79,7 @@ def _incumbent(ctx: RunContext, inputs: Mapping[str, str]) -> tuple[str, Path] |
         wanted = fingerprint(EVALUATE, ctx.profile, {**inputs, "incumbent": _version(before)})
         if ctx.run.stage(EVALUATE).load(wanted)[0] is not None:
             return before
-    found = find_incumbent(ctx.profile, ctx.run.path.parent)
+    found = resolve_incumbent(ctx.profile, ctx.run.path.parent)
     ctx.run.remember(incumbent=[found[0], str(found[1])] if found else [])
     return found
 

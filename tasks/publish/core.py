@@ -13,16 +13,16 @@ from tasks.publish.check_folder import MANIFEST
 from tasks.publish.gate import decide, rules_of
 from tasks.publish.hub.models import HubRelease
 from tasks.publish.hub.publisher import HubPublisher
-from tasks.publish.models import Publication
+from tasks.publish.incumbent import target_facts, to_beat
+from tasks.publish.models import Decision, Publication, Word
 from tasks.publish.package import Package
+from tasks.publish.records import Move, VersionRecord, note_move, now, withdrawn, write_record
 from tasks.publish.serving import serve_command
 from tasks.publish.verify import verify_folder
 from tasks.publish.versions import (
     CHAMPION,
-    PREVIOUS,
     add_version,
     draft_root,
-    find_incumbent,
     promote,
     published_by,
     read_pointer,
@@ -33,8 +33,6 @@ from tasks.stage import sha256_file
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
 from tasks.validate.models import ValidationReport
-
-__all__ = ["find_incumbent", "publish"]
 
 HELD = "held"
 
@@ -51,6 +49,7 @@ def publish(
     validation: ValidationReport,
     target_dir: Path,
     lineage: dict[str, str],
+    words: tuple[Word, ...] = (),
     publisher: HubPublisher | None = None,
 ) -> Publication:
     """Decide about a draft and act on it.
@@ -62,6 +61,7 @@ def publish(
         folder: The stage's folder.
         draft_dir: Export in Speculators format.
         lineage: Ids of this run elsewhere; only ids and digests of it are published.
+        words: What people said about this draft. No word overrides a refusal.
         publisher: Where else a promoted draft goes; None without a hub.
 
     Raises:
@@ -70,8 +70,7 @@ def publish(
     place = draft_root(profile, run.path.parent)
     weights = sha256_file(draft_dir / "model.safetensors")
     own = published_by(place, run.run_id, weights)
-    champion = champion_before(place, own)
-    decision = decide(rules_of(profile), evaluation, draft, captures, champion)
+    decision = decided(profile, run, draft, draft_dir, evaluation, identity, captures, words)
     package = Package(
         profile=profile,
         run_id=run.run_id,
@@ -87,7 +86,7 @@ def publish(
         private_folders=(run.path, run.path.parent, place, draft_dir, target_dir, folder),
     )
     if decision.promote:
-        revision, location, release = promoted(place, own, package, publisher, folder / ".hub")
+        revision, location, release = promoted(place, own, package, weights, publisher, folder / ".hub")
     else:
         revision, location, release = "", hold(folder, package), None
     return Publication(
@@ -107,21 +106,44 @@ def published_files(location: Path) -> dict[str, str]:
     return {**manifest["files"], MANIFEST: sha256_file(location / MANIFEST)}
 
 
-def champion_before(place: Path, own: str | None) -> str | None:
-    """The champion to beat; where this run's version `own` already became it, the one before."""
-    champion = read_pointer(place, CHAMPION)
-    return read_pointer(place, PREVIOUS) if champion is not None and champion == own else champion
+def decided(
+    profile: Profile,
+    run: RunFolder,
+    draft: DraftCheckpoint,
+    draft_dir: Path,
+    evaluation: EvaluationReport,
+    identity: TargetIdentity,
+    captures: CaptureManifest,
+    words: tuple[Word, ...] = (),
+) -> Decision:
+    """The decision about a draft as things stand now; nothing is done about it."""
+    place = draft_root(profile, run.path.parent)
+    own = published_by(place, run.run_id, sha256_file(draft_dir / "model.safetensors"))
+    incumbent = to_beat(profile, run, own, target_facts(identity, evaluation))
+    return decide(rules_of(profile), evaluation, draft, captures, incumbent, words, withdrawn(place, own))
 
 
 def promoted(
-    place: Path, own: str | None, package: Package, publisher: HubPublisher | None, work: Path
+    place: Path,
+    own: str | None,
+    package: Package,
+    weights: str,
+    publisher: HubPublisher | None,
+    work: Path,
 ) -> tuple[str, Path, HubRelease | None]:
-    """Make the version here, publish it on the hub, and let the champion point at it last of all."""
+    """Make the version here, publish it on the hub, and let the champion point at it last of all.
+
+    Version, hub, record, note of the move, pointer: a run that was killed between two of them does the rest
+    once.
+    """
     if publisher is not None and own is not None and publisher.gave_away(place / own):
         own = None  # the hub has another draft under that number
     revision, location = versioned(place, own, package, publisher.newest() if publisher else 0)
     release = publisher.release(location, work) if publisher else None
-    # A registry of models takes the version here, before the champion.
+    write_record(place, record_of(package, revision, weights, release))
+    champion = read_pointer(place, CHAMPION)
+    if champion != revision:
+        note_move(place, move_of(package, champion, revision))
     promote(place, revision)
     return revision, location, release
 
@@ -135,6 +157,27 @@ def versioned(place: Path, own: str | None, package: Package, above: int) -> tup
     revision = own or add_version(place, package.build, above)
     verify_folder(place / revision)
     return revision, place / revision
+
+
+def record_of(package: Package, version: str, weights: str, release: HubRelease | None) -> VersionRecord:
+    on_hub = release and {"repo": release.repo, "revision": release.revision, "commit": release.commit}
+    return VersionRecord(
+        name=package.profile.publish.name,
+        version=version,
+        run_id=package.run_id,
+        weights=weights,
+        captures=package.captures.digest,
+        target=target_facts(package.identity, package.evaluation),
+        decision=package.decision,
+        lineage=dict(package.lineage),
+        hub=on_hub,
+    )
+
+
+def move_of(package: Package, left: str | None, to: str) -> Move:
+    spoken = package.decision.words[-1] if package.decision.words else None
+    by, why = (spoken.by, spoken.why) if spoken else ("the gate", "")
+    return Move(move="promote", left=left, to=to, at=now(), by=by, why=why, run_id=package.run_id)
 
 
 def hold(folder: Path, package: Package) -> Path:

@@ -1,14 +1,21 @@
-"""Promote or hold: pure, from what was measured. Every reason is said, not only the first."""
+"""Promote or hold: pure, from what was measured and what people said. Every reason is said."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from profiles.evaluation import Slo
 from profiles.schema import Profile
 from tasks.evaluate.models import EvaluationReport
-from tasks.publish.models import Decision
+from tasks.publish.gate_compare import Compared, ToBeat, compare
+from tasks.publish.gate_measured import losslessness_faults, measurement_faults, training_faults
+from tasks.publish.gate_service import objective_faults, text_faults
+from tasks.publish.models import Decision, Word
 from tasks.stream.models import CaptureManifest
 from tasks.train.models import DraftCheckpoint
+
+__all__ = ["Rules", "ToBeat", "decide", "rules_of"]
 
 
 @dataclass(frozen=True)
@@ -16,18 +23,27 @@ class Rules:
     """Limits of the decision, from the profile."""
 
     margin: float
+    """Tokens per round, macro: the lower bound of the gain must be above it."""
     max_live_gap: float
     max_failed: float
     confidence: float
+    max_domain_drop: float = 0.05
+    """Share of the incumbent's acceptance length in a domain."""
+    slo: Slo = field(default_factory=Slo)
+    approval: bool = False
+    """A person must agree."""
 
 
 def rules_of(profile: Profile) -> Rules:
-    evaluate = profile.evaluate
+    evaluate, publish = profile.evaluate, profile.publish
     return Rules(
-        margin=profile.publish.margin,
+        margin=publish.margin,
         max_live_gap=evaluate.max_live_gap,
         max_failed=evaluate.live.max_failed,
         confidence=evaluate.confidence,
+        max_domain_drop=publish.max_domain_drop,
+        slo=evaluate.slo,
+        approval=publish.approval.required,
     )
 
 
@@ -36,112 +52,73 @@ def decide(
     evaluation: EvaluationReport,
     draft: DraftCheckpoint,
     captures: CaptureManifest,
-    champion: str | None,
+    incumbent: ToBeat | None,
+    words: Sequence[Word] = (),
+    withdrawn: str = "",
 ) -> Decision:
     """Decide from the evaluation; promotion needs that nothing speaks against it and that it is better.
 
     Args:
-        champion: Version that is served now; None before the first publication.
+        incumbent: What to beat; None before the first publication.
+        words: What people said about this draft. The newest of each kind counts.
+        withdrawn: Why this very draft was taken back after an earlier publication; empty if it was not.
     """
+    service, remarks = objective_faults(rules.slo, evaluation)
+    found = compare(
+        evaluation, incumbent, margin=rules.margin, drop=rules.max_domain_drop, level=rules.confidence
+    )
     against = [
         *training_faults(draft, captures),
-        *measurement_faults(rules, evaluation),
-        *losslessness_faults(rules, evaluation),
+        *measurement_faults(rules.max_failed, evaluation),
+        *losslessness_faults(rules.max_live_gap, evaluation),
+        *text_faults(evaluation),
+        *service,
+        *found.fallen,
+        *([f"it was published before and taken back: {withdrawn}"] if withdrawn else []),
+        *([] if found.better else [found.sentence]),
     ]
-    better, comparison = compare(rules, evaluation, champion)
-    macro = evaluation.replay.macro
-    old = evaluation.incumbent_replay
-    incumbent = 1.0 if champion is None else old.macro.value if old else None
+    spoken = {word.kind: word for word in words}
+    force, approval = spoken.get("force"), spoken.get("approval")
+    promote, waits, said = _heard(bool(against), rules.approval, approval, force)
     return Decision(
-        promote=better and not against,
-        reasons=(*against, comparison),
-        candidate_tau_macro=macro.value,
-        candidate_low=macro.low,
-        incumbent_tau_macro=incumbent,
+        promote=promote,
+        reasons=(*against, *said, *([found.sentence] if found.better else [])),
+        candidate_tau_macro=evaluation.replay.macro.value,
+        candidate_low=evaluation.replay.macro.low,
+        incumbent_tau_macro=_to_beat(found, evaluation),
         margin=rules.margin,
+        against=tuple(against),
+        remarks=(*found.remarks, *remarks),
+        incumbent=incumbent.name if incumbent else None,
+        standing=found.standing,
+        waits=waits,
+        words=tuple(words),
     )
 
 
-def training_faults(draft: DraftCheckpoint, captures: CaptureManifest) -> list[str]:
-    """An untrained draft, or one that did not see everything it should have."""
-    faults = []
-    if draft.steps == 0:
-        faults.append("the draft is untrained: 0 optimizer steps")
-    if captures.counters.lost:
-        faults.append(f"{captures.counters.lost} captures were lost")
-    return faults
+def _heard(
+    held: bool, needed: bool, approval: Word | None, force: Word | None
+) -> tuple[bool, bool, list[str]]:
+    """Whether to promote, whether that waits for a person, and sentences about people's words.
+
+    Names and reasons stay out of the sentences: these are published with the card.
+    """
+    if force is not None and force.yes and held:
+        return True, False, ["promoted by a person's word although the gate held it"]
+    if approval is not None and not approval.yes:
+        return False, False, ["a person looked at it and said no"]
+    if held:
+        return False, False, []
+    agreed = next((word for word in (approval, force) if word is not None and word.yes), None)
+    if agreed is not None:
+        return True, False, ["a person looked at it and agreed"]
+    if needed:
+        return False, True, ["it passed the gate and waits for a person's word (publish.approval)"]
+    return True, False, []
 
 
-def measurement_faults(rules: Rules, evaluation: EvaluationReport) -> list[str]:
-    """Measurements that measured nothing, or not everything."""
-    faults = []
-    wanted = {**evaluation.replay.domains, **evaluation.live.domains}  # whatever the user's domains are
-    for name, measured in (("replay", evaluation.replay), ("live", evaluation.live)):
-        empty = [d for d in wanted if d not in measured.domains or measured.domains[d].prompts == 0]
-        if empty:
-            faults.append(f"{name}: no prompts in {', '.join(empty)}")
-        silent = [d for d, tau in measured.domains.items() if tau.prompts and tau.rounds == 0]
-        if measured.pooled.rounds == 0 or measured.pooled.value is None:
-            faults.append(f"{name}: no drafts were observed, so nothing was measured")
-        elif silent:
-            faults.append(f"{name}: no drafts were observed in {', '.join(silent)}")
-    if not evaluation.live_valid:
-        faults.append(
-            "the live measurement cannot be used: " + ("; ".join(evaluation.notes) or "no reason given")
-        )
-    if not evaluation.arms:
-        faults.append("no server was measured")
-    for arm in evaluation.arms:
-        if arm.requests == 0:
-            faults.append(f"{arm.name}: no request was made")
-        elif arm.failed > rules.max_failed * arm.requests:
-            faults.append(f"{arm.name}: {arm.failed} of {arm.requests} requests failed")
-    return faults
-
-
-def losslessness_faults(rules: Rules, evaluation: EvaluationReport) -> list[str]:
-    """Outputs that differ from the target's own, or a replay that live measurement does not confirm."""
-    faults = []
-    if evaluation.lossless == "different":
-        wrong = [c for c in evaluation.comparisons if not c.equal]
-        faults.append(
-            f"with the draft, {len(wrong)} of {len(evaluation.comparisons)} answers "
-            "differ from the target's own"
-        )
-    if not evaluation.comparisons:
-        faults.append("no answer was compared with the target's own, so losslessness was not shown")
-    live, replay = evaluation.live.pooled.value, evaluation.common_replay_pooled
-    if evaluation.live_gap is None:
-        faults.append("live and replay have no prompts in common, so neither confirms the other")
-    elif evaluation.live_gap > rules.max_live_gap:
-        faults.append(
-            f"live ({_tau(live)}) and replay ({_tau(replay)}) differ by {evaluation.live_gap:.2%} on the "
-            f"common prompts, more than {rules.max_live_gap:.2%}"
-        )
-    return faults
-
-
-def compare(rules: Rules, evaluation: EvaluationReport, champion: str | None) -> tuple[bool, str]:
-    """Is the candidate better by more than the margin, by the lower bound? With the sentence that says so."""
-    macro, level = evaluation.replay.macro, f"{rules.confidence:.0%}"
-    if macro.value is None or macro.low is None:
-        return False, "the candidate's acceptance length is unknown"
-    if champion is None:
-        better = macro.low > 1.0 + rules.margin
-        return better, (
-            f"first draft: macro acceptance length {macro.value:.3f}, lower {level} bound {macro.low:.3f}, "
-            f"{'above' if better else 'not above'} {1.0 + rules.margin:.3f}"
-        )
-    gain, old = evaluation.incumbent_gain, evaluation.incumbent_replay
-    if evaluation.incumbent != champion or gain is None or gain.low is None or old is None:
-        return False, f"the champion {champion} was not measured on the same prompts, so nothing shows a gain"
-    better = gain.low > rules.margin
-    return better, (
-        f"macro acceptance length {macro.value:.3f} against {_tau(old.macro.value)} of {champion}: "
-        f"difference {gain.value:+.3f}, paired by prompt, lower {level} bound {gain.low:+.3f}, "
-        f"{'above' if better else 'not above'} {rules.margin:.3f}"
-    )
-
-
-def _tau(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3f}"
+def _to_beat(found: Compared, evaluation: EvaluationReport) -> float | None:
+    if found.standing in ("none", "unmeasured"):
+        return 1.0 if found.first else None
+    old = evaluation.incumbent_replay
+    return old.macro.value if old else None

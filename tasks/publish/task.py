@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from profiles.publishing import Hub
 from profiles.schema import Profile
@@ -14,11 +15,17 @@ from tasks.publish.hub.loading import load_in_child
 from tasks.publish.hub.publisher import HubPublisher
 from tasks.publish.hub.token_check import check_access, checked_token
 from tasks.publish.models import Publication
+from tasks.publish.records import read_record
+from tasks.publish.registry import aliases_operation, register_operation, version_operation
+from tasks.publish.versions import draft_root, published_by
+from tasks.publish.words import words_of
 from tasks.report.task import show_artifacts, stage_task
 from tasks.serve.models import TargetIdentity
 from tasks.serve.target_folder import resolve_target
+from tasks.stage import canonical, sha256_text
 from tasks.stages import EVALUATE, PUBLISH, TRAIN
 from tasks.stream.models import CaptureManifest
+from tasks.tracking_queue import Operation
 from tasks.train.models import DraftCheckpoint
 from tasks.validate.models import ValidationReport
 
@@ -33,7 +40,10 @@ def publish(
     validation: ValidationReport,
 ) -> Publication:
     """Decide with reasons, and publish the draft if it is better."""
+    words = words_of(ctx.run)
     inputs = {"train": stage_digest(ctx, TRAIN), "evaluate": stage_digest(ctx, EVALUATE)}
+    if words:
+        inputs["words"] = sha256_text(canonical([word.model_dump() for word in words]))
     publication = execute_stage(
         ctx,
         PUBLISH,
@@ -50,9 +60,12 @@ def publish(
             validation,
             resolve_target(ctx.profile),
             lineage(ctx),
+            words,
             publisher_of(ctx),
         ),
     )
+    for operation in registration(ctx, publication, draft, captures):
+        ctx.tracker.send(operation)
     reasons = "; ".join(publication.decision.reasons)[:4000]
     ctx.tracker.tag(None, {"dspark.promote": str(publication.decision.promote), "dspark.reasons": reasons})
     show_artifacts(ctx, PUBLISH, publication)
@@ -104,6 +117,28 @@ def secret(name: str) -> str:
             "token from an environment variable",
         ) from None
     return str(found.get())  # type: ignore[union-attr]
+
+
+def registration(
+    ctx: RunContext, publication: Publication, draft: DraftCheckpoint, captures: CaptureManifest
+) -> list[Operation]:
+    """What the registry has to hear about this draft, also of a publication that is only reused."""
+    place, weights = draft_root(ctx.profile, ctx.run.path.parent), draft.files.get("model.safetensors", "")
+    version = published_by(place, ctx.run.run_id, weights)
+    record = read_record(place, version) if version else None
+    if record is not None and publication.decision.promote:
+        return [version_operation(place, record, candidate=True), aliases_operation(place)]
+    tags = {f"dspark.{name}": value for name, value in lineage(ctx).items()}
+    return [
+        register_operation(
+            ctx.profile.publish.name,
+            ctx.run.run_id,
+            weights,
+            Path(publication.location),
+            publication.decision,
+            {**tags, "dspark.captures": captures.digest},
+        )
+    ]
 
 
 def lineage(ctx: RunContext) -> dict[str, str]:

@@ -144,6 +144,19 @@ def promote(place: Path, version: str) -> None:
         write_atomic(place / CHAMPION, version + "\n")
 
 
+def move_back(place: Path, version: str) -> None:
+    """Move the champion to an earlier version; after that there is no `previous`.
+
+    The champion moves first: a kill in between leaves a `previous` that equals it, and the next call ends it.
+    """
+    with FileLock(place / ".lock", timeout=_LOCK_TIMEOUT_S):
+        if read_pointer(place, CHAMPION) != version:
+            write_atomic(place / CHAMPION, version + "\n")
+            (place / PREVIOUS).unlink(missing_ok=True)
+        elif read_pointer(place, PREVIOUS) == version:
+            (place / PREVIOUS).unlink()
+
+
 def make_private(place: Path) -> None:
     """Make the folder and the parents that are missing, closed to other users."""
     missing = [folder for folder in (place, *place.parents) if not folder.exists()]

@@ -40,6 +40,7 @@ PARTS = {
     "prefect": "A real Prefect server, work pool, deployment and worker.",
     "commands": "Every command of the README and of `retrain-dspark --help`.",
     "inputs": "Mistakes of users: one screen, exit code 2, nothing left running.",
+    "gate": "How often the decision errs, on rounds of real replays.",
     "ui": "Pages as a user sees them.",
 }
 HEADER = """# What was verified

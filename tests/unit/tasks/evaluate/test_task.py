@@ -34,7 +34,7 @@ def ctx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunContext:
     folder = run.stage(EVALUATE)
     folder.clear()
     folder.complete(report, fingerprint(EVALUATE, profile, {**INPUTS, "incumbent": "none"}), {}, 1.0)
-    monkeypatch.setattr(task, "find_incumbent", lambda *_: ("v0001", Path("v0001")))
+    monkeypatch.setattr(task, "resolve_incumbent", lambda *_: ("v0001", Path("v0001")))
     return RunContext(run, profile, None, SilentProgress(), None)  # type: ignore[arg-type]
 
 

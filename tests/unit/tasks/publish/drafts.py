@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from profiles.schema import DOMAINS, Profile
-from tasks.evaluate.models import ArmReport, EvaluationReport, Measurement, PromptComparison, TauEstimate
+from tasks.evaluate.models import (
+    ArmReport,
+    Difference,
+    EvaluationReport,
+    Measurement,
+    PromptComparison,
+    TauEstimate,
+)
+from tasks.evaluate.text_checks import TextCheck, TextChecks
 from tasks.publish.check_folder import required_tensors
 from tasks.run_folder import RunFolder, create_run
 from tasks.serve.models import TargetIdentity
@@ -162,6 +170,34 @@ def measurement(value: float | None = 1.7, low: float | None = 1.5, **parts: Any
     )
 
 
+def better_than(version: str, low: float | None = 0.1, **changes: Any) -> dict[str, Any]:
+    """What an evaluation says that measured an incumbent too, and a gain over it; `changes` replace parts."""
+    values: dict[str, Any] = {
+        "incumbent": version,
+        "incumbent_replay": measurement(1.5, 1.4),
+        "incumbent_gain": Difference(value=0.2, low=low, high=0.3),
+        "incumbent_domains": dict.fromkeys(DOMAINS, Difference(value=0.2, low=0.0, high=0.4)),
+    }
+    return {**values, **changes}
+
+
+def texts(*differing: str) -> TextChecks:
+    """Checks of the texts, of which some found a difference."""
+    names: tuple[Any, ...] = ("repetition", "emptiness", "length")
+    checks = [
+        TextCheck(
+            what=name,
+            prompts=36,
+            draft=0.5 if name in differing else 0.0,
+            target=0.0,
+            p_value=0.0004 if name in differing else 1.0,
+            differs=name in differing,
+        )
+        for name in names
+    ]
+    return TextChecks(runs=2, checks=tuple(checks))
+
+
 def evaluation(**changes: Any) -> EvaluationReport:
     """A good first evaluation; `changes` make it bad."""
     arm = {
@@ -186,6 +222,7 @@ def evaluation(**changes: Any) -> EvaluationReport:
         "block_size": 8,
         "draft_sample_method": "greedy",
         "rejection_sample_method": "standard",
+        "text": texts(),
     }
     return EvaluationReport(**{**values, **changes})
 

@@ -6,23 +6,16 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
-from drafts import checkpoint, evaluation, export, measurement, profile, publish_inputs
+from drafts import better_than, checkpoint, evaluation, export, measurement, profile, publish_inputs
 from huggingface_hub import ModelCard
 
 from tasks.errors import PublishError
-from tasks.evaluate.models import Difference
 from tasks.evaluate.worth.models import Worth
 from tasks.publish.core import publish
 from tasks.publish.verify import verify_folder
 from tasks.publish.versions import find_incumbent, read_pointer, versions
-
-BETTER: dict[str, Any] = {
-    "incumbent_replay": measurement(1.5, 1.4),
-    "incumbent_gain": Difference(value=0.2, low=0.1, high=0.3),
-}
 
 
 def texts(folder: Path) -> str:
@@ -36,7 +29,13 @@ def test_a_first_draft_becomes_the_champion(tmp_path: Path) -> None:
     assert (result.revision, result.location) == ("v0001", str(place / "v0001"))
     assert read_pointer(place, "champion") == "v0001" and read_pointer(place, "previous") is None
     assert find_incumbent(inputs["profile"], tmp_path / "runs") == ("v0001", place / "v0001")
-    assert sorted(p.name for p in place.iterdir()) == [".lock", "champion", "v0001"]
+    assert sorted(p.name for p in place.iterdir()) == [
+        ".lock",
+        "champion",
+        "moves.jsonl",
+        "records",
+        "v0001",
+    ]
     assert stat.S_IMODE(place.stat().st_mode) == stat.S_IMODE((place / "v0001").stat().st_mode) == 0o700
     assert os.access(place / "v0001" / "serve.sh", os.X_OK)
     assert not (place / "v0001" / "config.py").exists()
@@ -49,7 +48,7 @@ def test_the_second_must_beat_the_first_and_previous_follows(tmp_path: Path) -> 
     publish(**publish_inputs(tmp_path, "r1"))
     held = publish(**publish_inputs(tmp_path, "r2"))
     assert held.revision == "" and "v0001 was not measured" in held.decision.reasons[-1]
-    result = publish(**publish_inputs(tmp_path, "r3", evaluation=evaluation(incumbent="v0001", **BETTER)))
+    result = publish(**publish_inputs(tmp_path, "r3", evaluation=evaluation(**better_than("v0001"))))
     place = tmp_path / "runs" / "published" / "tiny"
     assert result.revision == "v0002"
     assert (read_pointer(place, "champion"), read_pointer(place, "previous")) == ("v0002", "v0001")

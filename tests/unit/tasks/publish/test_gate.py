@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drafts import captures, checkpoint, evaluation, measurement, tau
+from drafts import better_than, captures, checkpoint, evaluation, measurement, tau, texts
 
 from profiles.schema import DOMAINS
-from tasks.evaluate.models import ArmReport, Difference, PromptComparison
-from tasks.publish.gate import Rules, decide
+from tasks.evaluate.models import ArmReport, PromptComparison
+from tasks.publish.gate import Rules, ToBeat, decide
+from tasks.publish.models import Decision
 
 RULES = Rules(margin=0.05, max_live_gap=0.01, max_failed=0.0, confidence=0.9)
 NOWHERE = Path("/nonexistent")
@@ -18,6 +19,10 @@ NOWHERE = Path("/nonexistent")
 
 def with_domain(estimate: Any, **parts: Any) -> Any:
     return measurement(domains={**dict.fromkeys(DOMAINS, tau(1.7, 1.5)), "rag": estimate}, **parts)
+
+
+def judged(beat: ToBeat | None = None, /, rules: Rules = RULES, **changes: Any) -> Decision:
+    return decide(rules, evaluation(**changes), checkpoint(NOWHERE), captures(), beat)
 
 
 def arm(**changes: Any) -> ArmReport:
@@ -42,6 +47,10 @@ HELD: list[tuple[str, dict[str, Any], str]] = [
     ("failed requests", {"arms": (arm(failed=1),)}, "plain: 1 of 36 requests failed"),
     ("no requests", {"arms": (arm(requests=0),)}, "no request was made"),
     ("no arms", {"arms": ()}, "no server was measured"),
+    ("repetition", {"text": texts("repetition")}, "repetition of the answers: 50.0% with the draft, 0.0%"),
+    ("emptiness", {"text": texts("emptiness")}, "on 36 prompts (p = 0.0004)"),
+    ("length", {"text": texts("length")}, "in two runs (A/A) of the target alone"),
+    ("no texts", {"text": None}, "no text was compared"),
     ("live invalid", {"live_valid": False, "notes": ("counters went back",)}, "counters went back"),
 ]
 
@@ -91,23 +100,23 @@ def test_every_reason_is_said() -> None:
     ("low", "promoted"), [(0.051, True), (0.05, False), (0.0, False), (-0.2, False), (None, False)]
 )
 def test_against_the_champion_the_paired_bound_decides(low: float | None, promoted: bool) -> None:
-    report = evaluation(
-        incumbent="v0001",
-        incumbent_replay=measurement(1.5, 1.4),
-        incumbent_gain=Difference(value=0.2, low=low, high=0.4),
-    )
-    decision = decide(RULES, report, checkpoint(NOWHERE), captures(), "v0001")
+    decision = judged(ToBeat("v0001"), **better_than("v0001", low))
     assert decision.promote is promoted
     assert decision.incumbent_tau_macro == pytest.approx(1.5)
+    assert (decision.incumbent, decision.standing) == ("v0001", "verified")
     if low is not None:
         assert "against 1.500 of v0001" in decision.reasons[-1]
 
 
 def test_a_champion_that_was_not_measured_is_not_replaced() -> None:
-    unmeasured = decide(RULES, evaluation(), checkpoint(NOWHERE), captures(), "v0004")
-    other = evaluation(
-        incumbent="v0003", incumbent_replay=measurement(), incumbent_gain=Difference(value=1.0, low=0.9)
-    )
-    moved = decide(RULES, other, checkpoint(NOWHERE), captures(), "v0004")
+    unmeasured = judged(ToBeat("v0004"))
+    moved = judged(ToBeat("v0004"), **better_than("v0003", 0.9))
     assert not unmeasured.promote and not moved.promote
     assert "v0004 was not measured" in unmeasured.reasons[-1]
+
+
+def test_an_incumbent_that_cannot_be_measured_says_why() -> None:
+    decision = judged(ToBeat("v0004"), incumbent_unmeasured="it reads layers [1]")
+    assert decision.standing == "unmeasured" and not decision.promote
+    assert "nothing shows a gain (it reads layers [1])" in decision.reasons[-1]
+    assert decision.incumbent_tau_macro is None
