@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from tasks.publish.hub.models import HubRelease
+
 Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
 Standing = Literal["none", "verified", "unverified", "unmeasured"]
 
@@ -23,9 +25,6 @@ class Word(BaseModel):
     why: Said
     at: str
     """ISO 8601, UTC."""
-
-
-from tasks.publish.hub.models import HubRelease
 
 
 class Decision(BaseModel):

@@ -139,10 +139,10 @@ def test_what_was_taken_back_is_not_promoted_by_its_resumed_run(place: Path, tmp
 
 def test_a_person_may_promote_it_again(place: Path) -> None:
     back(place)
-    moved = promote_version(place, "v0002", "someone", "it was the prompt")
+    moved = promote_version(place, "v0002", "someone", "it was the prompt", None)
     assert (moved.left, moved.to) == ("v0001", "v0002")
     assert pointers(place) == ("v0002", "v0001") and withdrawn(place, "v0002") == ""
-    assert promote_version(place, "v0002", "someone", "again").left == "v0002"
+    assert promote_version(place, "v0002", "someone", "again", None).left == "v0002"
     assert len(moves(place)) == 4
 
 
