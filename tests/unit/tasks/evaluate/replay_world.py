@@ -86,7 +86,7 @@ class ReplayWorld:
         return folder
 
 
-def _make_target(folder: Path) -> Any:
+def _make_target(folder: Path, head_dim: int) -> Any:
     """A target whose head is not its embedding: with one matrix for both, random weights repeat a token."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -98,7 +98,7 @@ def _make_target(folder: Path) -> Any:
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,
+        head_dim=head_dim,
         max_position_embeddings=256,
         initializer_range=0.2,
         tie_word_embeddings=False,

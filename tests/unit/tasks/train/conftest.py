@@ -65,7 +65,7 @@ def _make_tokenizer(folder: Path) -> None:
     )
 
 
-def _make_target(folder: Path, head_dim: int = 16) -> Any:
+def _make_target(folder: Path) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def _make_target(folder: Path, head_dim: int = 16) -> Any:
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=head_dim,
+        head_dim=16,
         max_position_embeddings=256,
         initializer_range=0.2,
         tie_word_embeddings=True,
