@@ -1,8 +1,8 @@
 """Comparisons of two drafts, resampled from the rounds of real replays: how often does the gate err?
 
 `real_rounds.json` holds what each verification round accepted, by domain and prompt, of drafts of the
-laptop's target: `unseen` on domains that a draft was not trained on (acceptance length 1.18), `seen` on
-those that it was (1.70). Each part is made of replays (`05-evaluate/answers/replay-*.jsonl` of runs) by
+laptop's target: `unseen` on domains that a draft was not trained on (acceptance length 1.18), `seen` on those
+that it was (1.70). Each part is made of replays (`05-evaluate/answers/replay-*.jsonl` of runs) by
 
     python tests/support/resampled_drafts.py REPLAY.jsonl ...
 

@@ -100,7 +100,7 @@ def test_a_draft_that_is_worse(kind: str, record_property: Record) -> None:
 @both_kinds
 @pytest.mark.parametrize("prompts", [108, 300])
 def test_domains(prompts: int, kind: str, record_property: Record) -> None:
-    """The domain rule: holds without a fall, by rule and by points alone, and finds a true fall of 15 %."""
+    """The domain rule: held without a fall, by the rule or by points alone; a true fall of 15 % found."""
     rounds = KINDS[kind]
     calm = decisions(kind, 200, prompts, GAIN[kind], seed=13)
     false = sum(any("a fall of" in one for one in found.against) for _, found in calm) / len(calm)
