@@ -1,4 +1,4 @@
-"""Look through a folder as publication does: `python -m tasks.publish.scan FOLDER`; 1 if it finds anything."""
+"""Look through a folder as publication does. `python -m tasks.publish.scan FOLDER` ends with 1 if it finds any."""
 
 from __future__ import annotations
 
