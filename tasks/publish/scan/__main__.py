@@ -1,4 +1,4 @@
-"""Look through a folder as publication does. `python -m tasks.publish.scan FOLDER` ends with 1 if it finds any."""
+"""Look through a folder as publication does: `python -m tasks.publish.scan FOLDER`; ends with 0 or 1."""
 
 from __future__ import annotations
 
