@@ -5,7 +5,6 @@ Environment: LEAK names the variable. What is leaked, and where, stands in `test
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -14,26 +13,12 @@ from pathlib import Path
 from typing import Any
 
 
-def say_secrets() -> None:
-    """Log the secret in every form, through our logger, Prefect's and a library's error."""
-    from leaking import forms_of
-    from prefect import get_run_logger
-
-    forms = forms_of(os.environ[os.environ["LEAK"]])
-    for name, form in forms.items():
-        logging.getLogger("retrain_dspark").warning("a library says (%s): %s", name, form)
-        get_run_logger().warning(f"and so does another ({name}): {form}")
-    try:
-        raise ValueError("\n".join(forms.values()))
-    except ValueError:
-        logging.getLogger("retrain_dspark.a_library").exception("it failed")
-
-
 def leaky(work: Callable[..., Any]) -> Callable[..., Any]:
     """A stage's execution, preceded by the leak."""
+    from leaking import say_secrets
 
     def executed(*arguments: Any, **named: Any) -> Any:
-        say_secrets()
+        say_secrets(os.environ[os.environ["LEAK"]])
         return work(*arguments, **named)
 
     return executed

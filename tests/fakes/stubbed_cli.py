@@ -10,7 +10,6 @@ value of that variable, in all the forms of `tests/support/leaking.py`, wherever
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import time
@@ -81,20 +80,10 @@ def leak(variable: str) -> str:
     """Log what the variable holds in every form, also as an error's text; returns all of it."""
     if not variable:
         return ""
-    from prefect import get_run_logger
-
     sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-    from leaking import forms_of
+    from leaking import say_secrets
 
-    forms = forms_of(os.environ[variable])
-    for name, form in forms.items():
-        logging.getLogger("retrain_dspark").warning("a library says (%s): %s", name, form)
-        get_run_logger().warning(f"and so does another ({name}): {form}")
-    try:
-        raise ValueError("\n".join(forms.values()))
-    except ValueError:
-        logging.getLogger("retrain_dspark.a_library").exception("it failed")
-    return ": " + "\n".join(forms.values())
+    return ": " + say_secrets(os.environ[variable])
 
 
 def stub(stage: Stage[Any]) -> Callable[..., Any]:

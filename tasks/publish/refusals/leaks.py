@@ -21,7 +21,8 @@ def leak_refusals(material: Material) -> Iterator[Refusal]:
     A secret is named by its kind, never repeated.
     """
     paths = machine_paths(material.private_folders)
-    names = machine_names(material.validation.facts, *material.validation.nodes)
+    told = material.profile.model_dump(mode="json")
+    names = machine_names(material.validation.facts, *material.validation.nodes, told)
     secrets = known_secrets()
     for path in material.files:
         name = material.name(path)

@@ -15,7 +15,7 @@ _ROOTS = (
     "home root Users mnt media data scratch work workspace tmp var srv lustre gpfs nfs fsx shared projects"
 )
 _PATHS = re.compile(
-    rf"(?<![\w./$}}:<-])/(?:{'|'.join(_ROOTS.split())})/[\w.@+-]+"
+    rf"(?<![\w./$}}<-])/(?:{'|'.join(_ROOTS.split())})/[\w.@+-]+"
     r"|(?<![\w/])~/[\w.-]+/|\bfile:///?[\w.]|\b[A-Za-z]:\\{1,2}[\w.-]+\\"
 )
 _ADDRESSES = re.compile(
@@ -27,7 +27,9 @@ _ADDRESSES = re.compile(
 )
 """Private networks (a bare `10.3.9.90` is a version of a library), names of inner networks, GPUs."""
 _PUBLIC = ("localhost", "huggingface.co", "hf.co", "github.com", "arxiv.org", "pypi.org")
-_HOST_KEYS = re.compile(r"(?:^|_)(?:node_id|host|hostname|fqdn|nodename|rendezvous|master)(?:$|_)")
+_HOST_KEYS = re.compile(
+    r"(?:^|_)(?:node_id|host|hostname|fqdn|nodename|rendezvous|master|url|address)(?:$|_)"
+)
 _ADDRESS_VARIABLES = ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY")
 _SHORTEST_NAME = 4
 

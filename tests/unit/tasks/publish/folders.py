@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import json
 import shutil
@@ -55,6 +56,7 @@ def package(root: Path, **changes: Any) -> Package:
 @cache
 def _whole() -> Path:
     root = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
     place = root / "whole"
     place.mkdir()
     package(root).build(place, "v0001")

@@ -8,11 +8,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from drafts import config, save, shapes_of, tensors_of, validation
+from drafts import config, profile, save, shapes_of, tensors_of, validation
 from folders import material
 
 from tasks.publish.refusals.leaks import leak_refusals
 from tasks.publish.refusals.models import Material
+from tasks.publish.scan.__main__ import main
 
 CANARY = "kq7/Zp+canary=93&x!"
 FORMS = {
@@ -86,6 +87,7 @@ def test_a_secret_that_nobody_told_us_is_found_by_its_looks(tmp_path: Path, text
     [
         ("read /home/alice/models/x", "a path of a machine (/home/alice)"),
         ("at /mnt/fast/captures", "a path of a machine"),
+        ("tray:/home/alice/models", "a path of a machine"),
         (quote("see /scratch/run-7/log", safe=""), "a path of a machine"),
         (base64.b64encode(b"the log is at /data/team/run-7").decode(), "a path of a machine"),
         ("~/secret/thing", "a path of a machine"),
@@ -104,6 +106,15 @@ def test_places_are_found(tmp_path: Path, text: str, words: str) -> None:
     with open(bad.folder / "README.md", "a") as stream:
         stream.write(f"\n{text}\n")
     assert any(words in line for line in found(bad)), found(bad)
+
+
+def test_a_server_that_the_profile_names_is_found(tmp_path: Path) -> None:
+    base = profile()
+    attached = base.serve.model_copy(update={"kind": "attach", "url": "http://pod-9.example:8000/v1"})
+    bad = material(tmp_path, profile=base.model_copy(update={"serve": attached}))
+    with open(bad.folder / "README.md", "a") as stream:
+        stream.write("\nIt was answered by pod-9, mostly.\n")
+    assert found(bad) == ["README.md: the name of a machine (pod-9) stands in a file"]
 
 
 def test_a_folder_of_the_run_is_found(tmp_path: Path) -> None:
@@ -135,3 +146,12 @@ def test_what_every_card_says_is_no_alarm(tmp_path: Path, text: str) -> None:
     with open(good.folder / "README.md", "a") as stream:
         stream.write(f"\n{text}\n")
     assert found(good) == []
+
+
+def test_any_folder_can_be_looked_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = material(tmp_path).folder
+    assert main([str(good)]) == 0 and ", 0 findings, " in capsys.readouterr().out
+    (good / "notes.txt").write_text("hf_" + "aB3dE6gH9j" * 3)
+    assert main([str(good)]) == 1
+    assert "notes.txt: a Hugging Face token" in capsys.readouterr().out
+    assert main([]) == 2
