@@ -15,7 +15,7 @@ from tasks.errors import EXIT_DONE, EXIT_USAGE
 @click.option(
     "--rates",
     metavar="FILE|RUN",
-    help="Time and cost by measured rates: a document of rates, or a finished run to fit them to.",
+    help="Rates for time and cost: a document, or a finished run to fit them to; else the last pilot's.",
 )
 @click.option("--write-rates", metavar="FILE", help="Keep the rates that --rates was fitted to.")
 @click.option("--run", "run_id", metavar="RUN", help="Say what a resume of RUN would reuse; else the newest.")
@@ -48,13 +48,14 @@ def command(
 
     from tasks.plan.compare import parse_sets
     from tasks.plan.core import examine_plan
+    from tasks.plan.keep import stored_rates
     from tasks.plan.rates import rates_of
     from tasks.plan.rates import write_rates as keep
     from tasks.plan.render import plan_text
     from tasks.plan.work import assumed_work
     from tasks.run_folder import open_run, run_root
 
-    known = rates_of(rates) if rates is not None else None
+    known = stored_rates(run_root(), loaded.profile.name) if rates is None else rates_of(rates)
     if known is not None and write_rates is not None:
         keep(Path(write_rates), known)
     plan = examine_plan(

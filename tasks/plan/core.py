@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from profiles.address import join_address
 from profiles.schema import DOMAINS, Profile
 from profiles.streaming import in_flight_bytes
@@ -249,14 +247,3 @@ def size_notes(profile: Profile, work: Work, seconds: Figure) -> list[str]:
     if profile.expected_minutes is not None and seconds.value is None:
         notes.append("the minutes in all are the profile's; by stage they are split as in a run on a laptop")
     return notes
-
-
-def plan_of_run(run: Path) -> Plan | None:
-    """The plan that was made when a run started; None where there is none that can be read."""
-    try:
-        return Plan.model_validate_json((run / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-PLAN = "plan.json"

@@ -95,7 +95,7 @@ def periods(rows: Sequence[Phase], topology: Topology, idle: Sequence[str] = ())
 
 
 def _doing(place: Place, row: Phase) -> str:
-    return ", ".join(row.doing[role] for role in place.roles if role in row.doing)
+    return ", ".join(dict.fromkeys(row.doing[role] for role in place.roles if role in row.doing))
 
 
 def idle_node_hours(found: Sequence[Period]) -> float:
