@@ -11,7 +11,7 @@ from profiles.schema import DOMAINS, Profile
 from tasks.plan.work import Work
 
 SHARE = 0.01
-LEAST_PROMPTS = 3
+LEAST_PROMPTS = 2
 """Training prompts of a domain: with fewer there are too few steps to time one."""
 SUFFIX = "-pilot"
 
