@@ -56,6 +56,7 @@ def fit_run(run: RunFolder) -> Rates:
         train_ranks=profile.train.scale.world,
         packs_per_step=profile.train.packs_per_step,
         batch_tokens=profile.train.batch_tokens,
+        draft_vocab_size=draft.draft_vocab_size if draft else None,
         concurrency=min(profile.stream.concurrency, profile.serve.max_num_seqs),
         rates={
             name: Figure(value=round(value, 6), unit=UNITS.get(name, "s"), source="measured", where=where)

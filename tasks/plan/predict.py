@@ -168,6 +168,12 @@ class _Model:
         found = []
         if self.profile.evaluate.load.concurrency or self.profile.evaluate.load.request_rates:
             found.append("evaluate.load (speed under load) is not part of the time: no rate describes it")
+        wanted, fitted = self.profile.train.draft.vocab_size, self.rates.draft_vocab_size
+        if wanted is not None and fitted is not None and wanted > 1.5 * fitted:
+            found.append(
+                f"the rates come from a draft of {fitted:,} tokens, as its samples had no more; one of "
+                f"{wanted:,} takes longer for a step"
+            )
         waves = self.rates.samples / (self.rates.concurrency * self.rates.servers)
         if self.rates.runs and waves < 4:
             found.append(

@@ -68,6 +68,8 @@ class Rates(BaseModel):
     batch_tokens: int = Field(ge=1)
     concurrency: int = Field(1, ge=1)
     """Requests in flight at one server."""
+    draft_vocab_size: int | None = Field(None, ge=1)
+    """Of the draft that was trained: a small pilot sees fewer tokens than the profile allows."""
     rates: dict[RateName, Figure]
 
     @field_validator("rates")
