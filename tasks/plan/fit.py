@@ -11,7 +11,7 @@ from typing import Any
 from profiles.schema import Profile
 from tasks.errors import UsageError
 from tasks.plan.figures import Figure
-from tasks.plan.rates import UNITS, RateName, Rates
+from tasks.plan.rates import UNITS, RateName, Rates, levels_of
 from tasks.report.record import RunRecord, read_run, stage_folder
 from tasks.run_folder import RunFolder
 
@@ -56,6 +56,8 @@ def fit_run(run: RunFolder) -> Rates:
         train_ranks=profile.train.scale.world,
         packs_per_step=profile.train.packs_per_step,
         batch_tokens=profile.train.batch_tokens,
+        load_levels=levels_of(profile),
+        max_new_tokens=profile.stream.max_new_tokens,
         draft_vocab_size=draft.draft_vocab_size if draft else None,
         concurrency=min(profile.stream.concurrency, profile.serve.max_num_seqs),
         rates={

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from profiles.schema import DOMAINS, Profile
 from tasks.plan.figures import Figure, Source, estimated
 from tasks.plan.models import Flow
-from tasks.plan.rates import RateName, Rates
+from tasks.plan.rates import RateName, Rates, levels_of
 
 PROFILE_RATE = "hardware.transfer.tokens_per_s"
 
@@ -93,8 +93,10 @@ class _Model:
 
     @property
     def sample_tokens(self) -> float:
-        """As long as the measured ones, if their profile is this one; else the sizes' estimate."""
-        return self.rates.value("sample_tokens") or self.load.sample_tokens
+        """As long as the measured ones, where answers may be as long; else the sizes' estimate."""
+        measured = self.rates.value("sample_tokens")
+        same = self.rates.max_new_tokens in (None, self.profile.stream.max_new_tokens)
+        return measured if measured and same else self.load.sample_tokens
 
     def capture_rate(self) -> Figure:
         """Tokens per second of all planned servers: as many times one as there are."""
@@ -166,13 +168,21 @@ class _Model:
 
     def notes(self) -> list[str]:
         found = []
-        if self.profile.evaluate.load.concurrency or self.profile.evaluate.load.request_rates:
-            found.append("evaluate.load (speed under load) is not part of the time: no rate describes it")
+        if (levels := levels_of(self.profile)) != self.rates.load_levels:
+            found.append(
+                f"the rates' arms were measured at {self.rates.load_levels} levels of load, this profile has {levels}"
+            )
         wanted, fitted = self.profile.train.draft.vocab_size, self.rates.draft_vocab_size
         if wanted is not None and fitted is not None and wanted > 1.5 * fitted:
             found.append(
                 f"the rates come from a draft of {fitted:,} tokens, as its samples had no more; one of "
                 f"{wanted:,} takes longer for a step"
+            )
+        longest = self.rates.max_new_tokens
+        if longest not in (None, self.profile.stream.max_new_tokens):
+            found.append(
+                f"the rates come from answers of up to {longest:,} tokens: with longer ones a captured token "
+                "costs more, with shorter ones less"
             )
         waves = self.rates.samples / (self.rates.concurrency * self.rates.servers)
         if self.rates.runs and waves < 4:

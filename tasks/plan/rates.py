@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from profiles.schema import Profile
 from tasks.errors import UsageError
 from tasks.plan.figures import Figure
 from tasks.run_folder import run_root
@@ -68,6 +69,10 @@ class Rates(BaseModel):
     batch_tokens: int = Field(ge=1)
     concurrency: int = Field(1, ge=1)
     """Requests in flight at one server."""
+    load_levels: int = Field(0, ge=0)
+    """Levels of load that each arm was measured at: their time is part of `arm_start_s`."""
+    max_new_tokens: int | None = Field(None, ge=1)
+    """Longest answer of that run: with another one, samples have another length."""
     draft_vocab_size: int | None = Field(None, ge=1)
     """Of the draft that was trained: a small pilot sees fewer tokens than the profile allows."""
     rates: dict[RateName, Figure]
@@ -91,6 +96,11 @@ class Rates(BaseModel):
 
 
 RATE_NAMES: tuple[str, ...] = get_args(RateName)
+
+
+def levels_of(profile: Profile) -> int:
+    """Levels of load that every arm is measured at."""
+    return len(profile.evaluate.load.concurrency) + len(profile.evaluate.load.request_rates)
 
 
 def write_rates(path: Path, rates: Rates) -> None:

@@ -45,7 +45,8 @@ def test_attempts_add_up_also_after_a_kill(tmp_path: Path) -> None:
     found, clock, run = spending(tmp_path, node_hours=4)
     clock.now = 2400
     found.check()  # writes down what was held; the process may be killed now
-    assert held_so_far(run.path) == Held(pytest.approx(2.0), pytest.approx(8.0))
+    held = held_so_far(run.path)
+    assert (held.node_hours, held.gpu_hours) == pytest.approx((2.0, 8.0))
     later, clock, _ = spending(tmp_path, node_hours=4)
     clock.now = 2399
     later.check()

@@ -60,6 +60,14 @@ def test_every_stage_is_work_times_its_rates() -> None:
     assert "run r1" in found.stages["stream"].where
 
 
+def test_measured_lengths_hold_for_answers_as_long() -> None:
+    longest = laptop().stream.max_new_tokens
+    same = predict(laptop(), LOAD, rates().model_copy(update={"max_new_tokens": longest}))
+    other = predict(laptop(), LOAD, rates().model_copy(update={"max_new_tokens": longest // 2}))
+    assert (same.capture_s, other.capture_s) == pytest.approx((400 * 100 / 200, 400 * 90 / 200))
+    assert any("answers of up to 32 tokens" in note for note in other.notes) and not same.notes
+
+
 def test_half_the_steps_take_half_of_the_steps_time() -> None:
     whole = predict(laptop(), LOAD, rates())
     half = predict(laptop(train={"epochs": 2, "max_steps": whole.steps // 2}), LOAD, rates())
