@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from profiles.address import join_address
 from profiles.schema import DOMAINS, Profile
 from profiles.streaming import in_flight_bytes
 from tasks.plan.compare import compared
 from tasks.plan.cost import planned_cost
 from tasks.plan.figures import Figure, estimated
-from tasks.plan.models import Plan, PlannedDisk, PlannedNode, PlannedProcess, PlannedStage
+from tasks.plan.models import Cost, Period, Plan, PlannedDisk, PlannedNode, PlannedProcess, PlannedStage
 from tasks.plan.numbers import shape_of_draft
 from tasks.plan.overlap import planned_log, planned_overlap
 from tasks.plan.parameters import checkpoint_bytes, export_bytes, training_bytes
@@ -19,9 +22,9 @@ from tasks.plan.render import plan_text
 from tasks.plan.reuse import last_run, planned_reuse
 from tasks.plan.risks import Planned, found_risks, refuse
 from tasks.plan.sizes import SampleSizes, sample_sizes
-from tasks.plan.target import known_target, weights_of
+from tasks.plan.target import KnownTarget, known_target, weights_of
 from tasks.plan.timeline import periods, phases, total_seconds
-from tasks.plan.topology import Topology, gpu_bytes, nodes_for_weights, nodes_of_server, planned_topology
+from tasks.plan.topology import Topology, gpu_bytes, nodes_of_server, planned_topology
 from tasks.plan.work import Work, planned_steps, planned_work, sized, skipped_notes
 from tasks.run_folder import RunFolder, run_root
 from tasks.train.size import DraftParameters, DraftShape, draft_parameters
@@ -62,71 +65,122 @@ def examine_plan(
     Raises:
         UsageError: Prompts or target folder are unusable.
     """
+    known = _known(profile, work)
+    time = _time(profile, known, rates)
+    log = planned_log(profile, known.work.samples, known.sizes.typical_bytes)
+    risks = found_risks(
+        Planned(
+            profile, known.target, known.work, known.sizes, known.weights, known.nodes, log.bytes, known.peak,
+            known.trainer_bytes, time.cost, time.seconds, rates.samples if rates and rates.runs else None,
+        )
+    )  # fmt: skip
+    run = run or last_run(run_root(), profile.name)
+    steps = time.found.steps or planned_steps(profile, known.work.trained * known.sizes.typical_tokens)
+    return Plan(
+        profile=profile.name,
+        **_counted(profile, known),
+        steps=steps,
+        processes=known.processes,
+        nodes=known.nodes,
+        disk=(log, *planned_disk(profile, known.shape, known.counts)),
+        ports=planned_ports(profile),
+        stages=planned_stages(profile, known.work, steps, time.load.arms, time.found),
+        overlap=planned_overlap(profile, known.work.samples, known.processes),
+        peak_memory_bytes=known.peak,
+        expected_minutes=profile.expected_minutes,
+        seconds=time.seconds,
+        flow=time.found.flow,
+        timeline=time.timeline,
+        cost=time.cost,
+        reuse=planned_reuse(profile, run, known.work.digest) if run else (),
+        reuse_of=run.run_id if run else None,
+        risks=risks,
+        comparison=compared(profile, time.load, rates, sets, known.server_nodes),
+        notes=(
+            *size_notes(profile, known.work, time.seconds), *time.found.notes,
+            *skipped_notes(known.work.skipped),
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Sizes and places: what a plan knows without any rate."""
+
+    target: KnownTarget
+    topology: Topology
+    work: Work
+    sizes: SampleSizes
+    weights: Figure
+    shape: DraftShape
+    counts: DraftParameters
+    trainer_bytes: int
+    processes: tuple[PlannedProcess, ...]
+    nodes: tuple[PlannedNode, ...]
+    peak: int
+    server_nodes: int
+
+
+@dataclass(frozen=True)
+class _Time:
+    """What the rates make of it."""
+
+    load: Load
+    found: Prediction
+    timeline: tuple[Period, ...]
+    seconds: Figure
+    cost: Cost
+
+
+def _known(profile: Profile, work: Work | None) -> _Known:
     target, topology = known_target(profile), planned_topology(profile)
     work = planned_work(profile) if work is None else work
     sizes = sized(sample_sizes(profile, target.config, work.prompt_tokens), work)
     weights, shape = weights_of(profile, target), shape_of_draft(profile, target.config)
-    counts = draft_parameters(shape)
-    train = profile.train
+    counts, train = draft_parameters(shape), profile.train
     trainer = training_bytes(counts, train.batch_tokens, train.anchors, train.draft.block_size, shape)
     processes = planned_processes(profile, target, topology, Sizes(weights.value, trainer, 2 * counts.total))
-    nodes = planned_nodes(profile, topology, processes)
-    load = planned_load(profile, work, sizes, processes, weights)
+    return _Known(
+        target, topology, work, sizes, weights, shape, counts, trainer, processes,
+        nodes=planned_nodes(profile, topology, processes),
+        peak=memory_peak(processes, overlaps=profile.stream.overlaps),
+        server_nodes=nodes_of_server(profile, weights.value),
+    )  # fmt: skip
+
+
+def _time(profile: Profile, known: _Known, rates: Rates | None) -> _Time:
+    load = planned_load(profile, known.work, known.sizes, known.processes, known.server_nodes)
     found = predict(profile, load, rates)
     rows = phases(profile, found)
-    timeline = periods(rows, topology)
+    timeline = periods(rows, known.topology)
     seconds = total_seconds(rows, found.around)
-    cost = planned_cost(profile, topology, seconds.value, timeline)
-    steps = found.steps or planned_steps(profile, work.trained * sizes.typical_tokens)
-    log = planned_log(profile, work.samples, sizes.typical_bytes)
-    peak = memory_peak(processes, overlaps=profile.stream.overlaps)
-    risks = found_risks(
-        Planned(
-            profile, target, work, sizes, weights, nodes, log.bytes, peak, trainer, cost, seconds,
-            rates.samples if rates and rates.runs else None,
-        )
-    )  # fmt: skip
-    run = run or last_run(run_root(), profile.name)
-    server_nodes = nodes_for_weights(
-        weights.value, profile.hardware.roles.serve, profile.hardware.utilisation
+    return _Time(
+        load, found, timeline, seconds, planned_cost(profile, known.topology, seconds.value, timeline)
     )
-    return Plan(
-        profile=profile.name,
-        target=target.name,
-        target_from=target.origin,
-        samples=work.samples,
-        prompts=work.prompts,
-        trainable_tokens=work.trained * profile.stream.max_new_tokens,
-        token_bytes=sizes.token_bytes,
-        sample_bytes=sizes.typical_bytes,
-        largest_sample_bytes=sizes.largest_bytes,
-        log_bytes=work.samples * sizes.typical_bytes,
-        epoch_bytes=work.trained * sizes.typical_bytes,
-        in_flight_samples=in_flight_bytes(profile.stream, profile.store) // sizes.typical_bytes,
-        in_flight_bytes=in_flight_bytes(profile.stream, profile.store),
-        retention=profile.stream.retention,
-        draft_parameters=counts.total,
-        trained_parameters=counts.trained,
-        weights_bytes=weights,
-        steps=steps,
-        processes=processes,
-        nodes=nodes,
-        disk=(log, *planned_disk(profile, shape, counts)),
-        ports=planned_ports(profile),
-        stages=planned_stages(profile, work, steps, load.arms, found),
-        overlap=planned_overlap(profile, work.samples, processes),
-        peak_memory_bytes=peak,
-        expected_minutes=profile.expected_minutes,
-        seconds=seconds,
-        flow=found.flow,
-        timeline=timeline,
-        cost=cost,
-        reuse=planned_reuse(profile, run, work.digest) if run else (),
-        reuse_of=run.run_id if run else None,
-        risks=risks,
-        comparison=compared(profile, load, rates, sets, server_nodes or 1),
-        notes=(*size_notes(profile, work, seconds), *found.notes, *skipped_notes(work.skipped)),
-    )
+
+
+def _counted(profile: Profile, known: _Known) -> dict[str, Any]:
+    """Counts and bytes of a plan."""
+    work, sizes = known.work, known.sizes
+    in_flight = in_flight_bytes(profile.stream, profile.store)
+    return {
+        "target": known.target.name,
+        "target_from": known.target.origin,
+        "samples": work.samples,
+        "prompts": work.prompts,
+        "trainable_tokens": work.trained * profile.stream.max_new_tokens,
+        "token_bytes": sizes.token_bytes,
+        "sample_bytes": sizes.typical_bytes,
+        "largest_sample_bytes": sizes.largest_bytes,
+        "log_bytes": work.samples * sizes.typical_bytes,
+        "epoch_bytes": work.trained * sizes.typical_bytes,
+        "in_flight_samples": in_flight // sizes.typical_bytes,
+        "in_flight_bytes": in_flight,
+        "retention": profile.stream.retention,
+        "draft_parameters": known.counts.total,
+        "trained_parameters": known.counts.trained,
+        "weights_bytes": known.weights,
+    }
 
 
 def plan_lines(profile: Profile) -> list[str]:
@@ -135,7 +189,7 @@ def plan_lines(profile: Profile) -> list[str]:
 
 
 def planned_load(
-    profile: Profile, work: Work, sizes: SampleSizes, processes: tuple[PlannedProcess, ...], weights: Figure
+    profile: Profile, work: Work, sizes: SampleSizes, processes: tuple[PlannedProcess, ...], server_nodes: int
 ) -> Load:
     """What the rates are applied to."""
     arms = {one.command for one in processes if one.name.startswith("arm-") and "--headless" not in one.argv}
@@ -147,7 +201,7 @@ def planned_load(
         sample_tokens=sizes.typical_tokens,
         token_bytes=sizes.token_bytes,
         arms=len(arms),
-        servers=max(1, profile.hardware.roles.serve.nodes // nodes_of_server(profile, weights.value)),
+        servers=max(1, profile.hardware.roles.serve.nodes // server_nodes),
         train_ranks=profile.train.scale.world,
     )
 

@@ -170,7 +170,8 @@ class _Model:
         found = []
         if (levels := levels_of(self.profile)) != self.rates.load_levels:
             found.append(
-                f"the rates' arms were measured at {self.rates.load_levels} levels of load, this profile has {levels}"
+                f"the rates' arms were measured at {self.rates.load_levels} levels of load, this profile has "
+                f"{levels}"
             )
         wanted, fitted = self.profile.train.draft.vocab_size, self.rates.draft_vocab_size
         if wanted is not None and fitted is not None and wanted > 1.5 * fitted:

@@ -101,9 +101,8 @@ def nodes_for_weights(weights_bytes: float | None, role: RoleRequirements, utili
 
 
 def nodes_of_server(profile: Profile, weights_bytes: float | None) -> int:
-    """Nodes that one server takes: as few as hold the weights, at most those that the profile has."""
+    """Nodes that one server takes: as few as hold the weights; 1 where a size is not known."""
     hardware = profile.hardware
     if hardware.mode == "none":
         return 1
-    fewest = nodes_for_weights(weights_bytes, hardware.roles.serve, hardware.utilisation) or 1
-    return max(1, min(fewest, hardware.roles.serve.nodes))
+    return nodes_for_weights(weights_bytes, hardware.roles.serve, hardware.utilisation) or 1
