@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,16 +109,8 @@ class WatchedProgress:
         self._shown = shown
         self._spending = spending
 
-    def update(
-        self,
-        *,
-        done: float,
-        total: float | None,
-        unit: str,
-        metrics: Mapping[str, float] = {},
-        note: str = "",
-    ) -> None:
-        self._shown.update(done=done, total=total, unit=unit, metrics=metrics, note=note)
+    def update(self, **work: Any) -> None:
+        self._shown.update(**work)
         self._spending.check()
 
     def stage_started(self, name: str, reason: str) -> None:

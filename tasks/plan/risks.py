@@ -232,7 +232,7 @@ def _time_and_money(plan: Planned) -> Iterator[Risk]:
     cost, budget = plan.cost, plan.profile.budget
     if cost.over_budget:
         asked = [
-            f"{value:,.1f} of {limit:g} {unit}"
+            f"{value:,.3g} of {limit:g} {unit}"
             for value, limit, unit in (
                 (cost.gpu_hours, budget.gpu_hours, "GPU-hours"),
                 (cost.node_hours, budget.node_hours, "node-hours"),
