@@ -57,8 +57,8 @@ def pilot_overrides(profile: Profile, work: Work, share: float = SHARE) -> dict[
 
 
 def part_of(number: int, share: float) -> int:
-    """A share of a number, at least 1."""
-    return max(1, math.ceil(round(number * share, 6)))
+    """A share of a number, rounded down so that a pilot is never larger than it says; at least 1."""
+    return max(1, math.floor(round(number * share, 6)))
 
 
 def changes(profile: Profile, overrides: Mapping[str, Any]) -> list[str]:
@@ -85,4 +85,4 @@ def _differences(
 
 
 def _shown(value: Any) -> str:
-    return "all" if value is None else str(value)
+    return "none" if value is None else str(value)

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.verify("plan"), pytest.mark.timeout(7200)]
 Record = Callable[[str, object], None]
 WHOLE = {
     "prompts.train_per_domain": 14,
-    "prompts.evaluate_per_domain": 2,
+    "prompts.evaluate_per_domain": 7,
     "stream.max_new_tokens": 32,
     "stream.concurrency": 4,
     "train.epochs": 2,
@@ -56,7 +56,7 @@ def test_a_plan_by_a_pilot_predicts_other_runs(
     assert "pilot: prompts.train_per_domain: 14 -> 2" in pilot.output
     rates = json.loads((root / "rates" / "laptop.json").read_text(encoding="utf-8"))
     whole = planned(command, root)
-    assert rates["samples"] <= SHARE * whole["samples"] + 9, "the pilot was larger than it says"
+    assert rates["samples"] <= SHARE * whole["samples"], "the pilot was larger than it says"
     assert rates["steps"] <= SHARE * whole["steps"] + 2
     record_property("pilot_s", f"{pilot.summary['seconds']:.0f}")
     record_property("load", f"{os.getloadavg()[1]:.1f}")

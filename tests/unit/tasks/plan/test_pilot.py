@@ -56,7 +56,7 @@ def test_what_changes_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "share", "part"), [(100, 0.01, 1), (101, 0.01, 2), (3, 0.01, 1), (7, 1, 7)]
+    ("number", "share", "part"), [(199, 0.01, 1), (200, 0.01, 2), (3, 0.01, 1), (7, 1, 7)]
 )
-def test_a_part_is_rounded_up(number: int, share: float, part: int) -> None:
+def test_a_part_is_never_larger_than_its_share(number: int, share: float, part: int) -> None:
     assert part_of(number, share) == part
