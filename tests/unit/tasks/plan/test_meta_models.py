@@ -90,8 +90,8 @@ def check(profile: Profile, folder: Path) -> int:
     shape = shape_of_draft(profile, known_target(profile).config)
     model: Any = built_on_meta(profile, folder)
     assert all(parameter.is_meta for parameter in model.parameters())
-    assert adapter.draft_shape(model) == shape or profile.train.draft.markov_rank == 0
     counts = draft_parameters(shape)
+    assert draft_parameters(adapter.draft_shape(model)) == counts
     assert counts.trained == sum(value.numel() for value in adapter.trained_state(model).values())
     assert counts.embedding == model.embed_tokens.weight.numel()
     assert counts.lm_head == model.lm_head.weight.numel() == model.verifier_lm_head.weight.numel()
