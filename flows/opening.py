@@ -23,6 +23,7 @@ from flows.repairing import repair
 from profiles.load import LoadedProfile, ProfileProblem, load_profile
 from profiles.overrides import override_values
 from profiles.schema import Profile
+from tasks.budget import Spending, WatchedLauncher, WatchedProgress
 from tasks.errors import ProfileError, RetrainError, UsageError
 from tasks.execute import RunContext
 from tasks.processes.guard import close_registry
@@ -64,10 +65,17 @@ def opened_run(
         _introduce(run, loaded, flow_run_id, override_values(overrides))
         progress = shown_progress() or LineProgress(_run_logger().info)
         tracker = open_tracker(run, loaded.profile.tracking.experiment, _tags(run, url), progress.say)
+        spending = Spending(run, loaded.profile)
         ctx = RunContext(
-            run, loaded.profile, tracker, progress, launcher_for(loaded.profile), from_stage, flow_run_id
+            run,
+            loaded.profile,
+            tracker,
+            WatchedProgress(progress, spending),
+            WatchedLauncher(launcher_for(loaded.profile), spending),
+            from_stage,
+            flow_run_id,
         )
-        with _closing(ctx, tracker):
+        with _closing(ctx, tracker, spending):
             tracker.open(loaded.profile.model_dump(mode="json"), run.path / "profile.json")
             run.remember(
                 mlflow_tracking_uri=redact(tracking_uri(root)),
@@ -91,7 +99,7 @@ def ending(ctx: RunContext) -> Any:
 
 
 @contextmanager
-def _closing(ctx: RunContext, tracker: Tracker) -> Iterator[None]:
+def _closing(ctx: RunContext, tracker: Tracker, spending: Spending) -> Iterator[None]:
     """Record how the run ended: summary, report, MLflow."""
     started = time.monotonic()
     status, ended = "FAILED", "failed"
@@ -108,6 +116,7 @@ def _closing(ctx: RunContext, tracker: Tracker) -> Iterator[None]:
         status, ended = "KILLED", "cancelled"
         raise
     finally:
+        spending.keep()
         ctx.run.remember(mlflow_parent_run_id=tracker.ids.get(ctx.run.run_id))
         close_folder(ctx.run, ended, ctx.rows, fault, time.monotonic() - started)
         for name in ("summary.json", "report.html"):

@@ -18,6 +18,7 @@ from profiles.overrides import ProfileOverrides
 from profiles.schema import Profile
 from tasks.evaluate.task import evaluate
 from tasks.publish.task import publish
+from tasks.report.task import show_plan
 from tasks.serve.task import serve, target_of
 from tasks.stages import StageName
 from tasks.stream.task import stream
@@ -55,6 +56,7 @@ def retrain_dspark(
         from_stage: Stage to run again although its result is valid; those after it run again too.
     """
     with opened_run(profile, overrides, run_id, from_stage) as ctx:
+        show_plan(ctx)
         validation = validate(ctx)
         with trainer_of(ctx) as trainer:
             with target_of(ctx) as target:

@@ -165,6 +165,8 @@ class TargetShape(Part):
     """Key and value heads of each draft layer."""
     head_dim: Positive
     """Width of one head."""
+    num_hidden_layers: Positive | None = None
+    """Layers of the target: a plan without its folder needs them for command lines."""
 
 
 class TransferRequirements(Part):

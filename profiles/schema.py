@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from profiles.address import host_of, is_loopback
+from profiles.budget import Budget
 from profiles.deploying import Deploy
 from profiles.evaluation import Evaluate
 from profiles.hardware import Hardware
@@ -150,6 +151,8 @@ class Profile(Part):
     """How the draft is served to users."""
     report: Report = Report()
     """What is shown."""
+    budget: Budget = Budget()
+    """What a run may use before it is stopped."""
     tracking: Tracking = Tracking()
     """Where runs are recorded."""
 

@@ -97,6 +97,12 @@ class StoreError(RetrainError):
     """The hidden-state store refused, lost or damaged an object."""
 
 
+class BudgetSpent(RetrainError):
+    """The run used what its profile allows; it stopped cleanly and can be resumed."""
+
+    exit_code = EXIT_RESUMABLE
+
+
 class StageInputError(RetrainError):
     """A stage received inputs that it cannot use."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from profiles.schema import Profile
 from tasks.plan.models import PlannedDisk, PlannedProcess
 from tasks.plan.processes import processes_at_once
-from tasks.plan.render import size_text
+from tasks.plan.wording import size_text
 
 
 def planned_log(profile: Profile, samples: int, sample_bytes: int) -> PlannedDisk:

@@ -17,6 +17,7 @@ from tasks.report import (
     evaluation_replay_view,
     evaluation_view,
     figures,
+    plan_view,
     view,
 )
 from tasks.report.limits import limits
@@ -84,6 +85,7 @@ def _context(record: RunRecord, summary: dict[str, Any]) -> dict[str, Any]:
         "target_name": record.target.served_name if record.target else _configured_target(record),
         "head": view.headline(record, summary),
         "tiles": view.tiles(record, summary),
+        "plan": plan_view.planned(record, summary),
         "problem": _problem(record, summary),
         "resume": _resume(summary),
         "serve": _serve(record),

@@ -51,6 +51,24 @@ def show_artifacts(ctx: RunContext, stage: Stage[Any], result: Any) -> None:
         log.warning("%s: its Prefect artifact was not written: %s", stage.name, error)
 
 
+def show_plan(ctx: RunContext) -> None:
+    """Make the run's plan, keep it in its folder and put it into Prefect, before anything works."""
+    from tasks.plan.keep import keep_plan
+    from tasks.plan.render import plan_markdown
+    from tasks.report.artifacts import StageArtifact
+
+    plan = keep_plan(ctx.run, ctx.profile)
+    if plan is None:
+        return
+    for risk in plan.risks:
+        if risk.severity != "note":
+            ctx.progress.say(f"plan: {risk.what}; to do: {risk.remedy}")
+    try:
+        _create("plan-markdown", StageArtifact("markdown", "What this run plans", plan_markdown(plan)))
+    except Exception as error:
+        log.warning("the plan's Prefect artifact was not written: %s", error)
+
+
 def _create(key: str, artifact: Any) -> None:
     if artifact.kind == "table":
         create_table_artifact(artifact.content, key=key, description=artifact.description)

@@ -24,6 +24,7 @@ from tasks.stream.models import CaptureManifest, CaptureSummary
 from tasks.stream.settings import (
     ANSWER_KEY_ENV,
     API_KEY_ENV,
+    CLIENT_ENVIRONMENT,
     AnswerSettings,
     CaptureFiles,
     CaptureSettings,
@@ -81,7 +82,7 @@ def capture(
             stage="stream",
             role="train",
             argv=(sys.executable, "-m", "tasks.stream.capture", str(files.settings)),
-            env={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+            env=CLIENT_ENVIRONMENT,
             secret_env=_keys(profile, endpoint),
         ),
         run,

@@ -14,6 +14,8 @@ API_KEY_ENV = "VLLM_API_KEY"
 """The key travels by environment only; it is in no file."""
 ANSWER_KEY_ENV = "RETRAIN_DSPARK_ANSWER_KEY"
 """The same for the key of the server at `stream.answer_url`."""
+CLIENT_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Added to the capture client's environment."""
 
 
 class SamplingSettings(BaseModel):

@@ -189,7 +189,7 @@ def test_prefect_has_a_completed_flow_run_with_six_tasks_and_their_artifacts(don
     tasks = rows(database, "select name, state_type from task_run order by start_time")
     assert tasks == [(name, "COMPLETED") for name in STAGE_NAMES]
     keys = {key for (key,) in rows(database, "select distinct key from artifact where key is not null")}
-    assert all(any(key.startswith(f"{name}-") for key in keys) for name in STAGE_NAMES), keys
+    assert all(any(key.startswith(f"{name}-") for key in keys) for name in (*STAGE_NAMES, "plan")), keys
 
 
 def test_run_folder_is_private(done: Any) -> None:

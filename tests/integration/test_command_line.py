@@ -110,6 +110,32 @@ def test_a_failed_run_is_resumed_from_the_failed_stage(
     assert prefect_state(api, facts(runs)["flow_run_id"])[0] == "Held"
 
 
+def test_a_run_stops_at_its_budget_and_goes_on_with_a_larger_one(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], api: str
+) -> None:
+    runs = tmp_path / "runs"
+    limit = ("--set", "budget.node_hours=0.002")
+    process = start("run", "-p", "laptop", *limit, STUB_HANG="train")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 75, output
+    assert "the run has used its budget" in output and "Traceback" not in output
+    known = facts(runs)
+    assert prefect_state(api, known["flow_run_id"])[0] == "Failed"
+    assert known["error"]["kind"] == "BudgetSpent"
+    assert not list((runs / known["run_id"] / "services").glob("*.json")), "a process was left"
+    before = json.loads((runs / known["run_id"] / "held.json").read_text())["node_hours"]
+    assert before >= 0.002
+    done = worked(tmp_path)
+
+    process = start("resume", known["run_id"], "--set", "budget.node_hours=10")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    summary = json.loads((runs / known["run_id"] / "summary.json").read_text())
+    reused = [stage["name"] for stage in summary["stages"] if stage["status"] == "reused"]
+    assert worked(tmp_path)[len(done) :] == list(STAGE_NAMES[len(reused) :])
+    assert json.loads((runs / known["run_id"] / "held.json").read_text())["node_hours"] > before
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"]
 )

@@ -32,6 +32,7 @@ PARTS = {
     "streaming_vllm": "Kills while the real target is captured and while its draft trains.",
     "train": "Training on one rank and on two, killed and stopped at random steps, and on two nodes.",
     "evaluate": "Replay against the engine, planted faults, and drafts measured without training.",
+    "plan": "Parameter counts against models, and a plan fitted to a pilot against real runs.",
     "arms": "Every arm on real engines, and a server that accepts what it should not.",
     "publish": (
         "A hub that fails and publishers that are killed; secrets that must not get out; "

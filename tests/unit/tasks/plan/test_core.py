@@ -15,8 +15,9 @@ import yaml
 from profiles.schema import Profile
 from tasks.errors import RetrainError, UsageError
 from tasks.plan.core import build_plan, plan_lines
-from tasks.plan.render import plan_text, size_text
+from tasks.plan.render import plan_text
 from tasks.plan.sizes import bytes_per_token
+from tasks.plan.wording import size_text
 from tasks.prompts.load import load_prompts
 
 ROOT = Path(__file__).parents[4]
@@ -127,7 +128,7 @@ def test_an_attached_target_is_not_ended_by_the_plan(target: Path) -> None:
 
 def test_a_sample_larger_than_the_budget_is_noted(target: Path) -> None:
     plan = build_plan(laptop(target, stream__in_flight_bytes=2**20))
-    assert any("exceeds stream.in_flight_bytes" in note for note in plan.notes)
+    assert any("exceeds stream.in_flight_bytes" in risk.what for risk in plan.risks)
 
 
 def test_bad_targets_are_told(tmp_path: Path) -> None:
