@@ -123,6 +123,7 @@ def check_target(profile: Profile, folder: Path) -> TargetConfig:
     _check_tokenizer(folder)
     _check_layers(profile, config)
     _check_tap_point(profile, config)
+    _check_mask(profile, config)
     check_weights(config)
     limit = config.max_position_embeddings
     if limit is not None and profile.target.max_model_len > limit:
@@ -166,6 +167,16 @@ def _check_tap_point(profile: Profile, config: TargetConfig) -> None:
             "(attn_res_block_size in its config)",
             where="target.tap_point",
             hint="leave target.tap_point empty for this target",
+        )
+
+
+def _check_mask(profile: Profile, config: TargetConfig) -> None:
+    mask = profile.train.draft.mask_token_id
+    if mask is not None and mask >= config.vocab_size:
+        raise UsageError(
+            f"train.draft.mask_token_id is {mask}, but the target has {config.vocab_size:,} tokens",
+            where="train.draft.mask_token_id",
+            hint=f"name a token from 0 to {config.vocab_size - 1} that no text holds, or leave it empty",
         )
 
 
