@@ -15,6 +15,7 @@ from profiles.evaluation import engine_of_arms
 from profiles.load import builtin_names, load_profile
 from profiles.schema import Profile
 from profiles.serving_rules import RULES
+from profiles.serving_versions import NEEDS
 from tasks.evaluate.arm_plan import ngram_config
 from tasks.serve.arms import (
     TARGET_ALONE,
@@ -195,3 +196,11 @@ def test_every_rule_names_a_place_that_the_engine_has() -> None:
                 if not path.is_file() or name not in path.read_text(encoding="utf-8"):
                     missing.append(source)
     assert missing == []
+
+
+def test_the_documentation_lists_every_rule_and_every_version() -> None:
+    text = (ROOT / "docs" / "profiles.md").read_text(encoding="utf-8")
+    for rule in RULES:
+        assert f"| {rule.name} | {rule.why} | {rule.source} |" in text, rule.name
+    for need in NEEDS:
+        assert f"| {need.what} | `{need.field}` | {need.at_least} | {need.source} |" in text, need.what
