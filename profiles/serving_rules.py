@@ -30,6 +30,8 @@ class Rule(NamedTuple):
         why: What would happen.
         remedy: What to change.
         source: Where it is written.
+        placement: It is about machines. A plan may ask what fewer of them would mean, so it is refused when a
+            server is to start, not when the profile is loaded.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Rule(NamedTuple):
     why: str
     remedy: str
     source: str
+    placement: bool = False
 
 
 RULES: tuple[Rule, ...] = (
@@ -250,6 +253,7 @@ RULES: tuple[Rule, ...] = (
         "the server would wait for machines that nobody gives it",
         "lower nodes, or raise hardware.roles.serve.nodes",
         "vllm/config/parallel.py nnodes",
+        placement=True,
     ),
     Rule(
         "more ranks than GPUs of a node",
@@ -264,6 +268,7 @@ RULES: tuple[Rule, ...] = (
         "each rank needs a GPU of its own",
         "spread the server over more nodes, or lower the product of the three",
         "vllm/config/parallel.py world_size",
+        placement=True,
     ),
     Rule(
         "several nodes behind a loopback address",
@@ -350,18 +355,24 @@ def refuse_invalid(profile: Profile) -> None:
     Raises:
         ValueError: A line for each broken rule: field and value, reason, what to do, source.
     """
-    faults = [fault for server in servers_of(profile) for fault in broken_rules(server)]
+    faults = broken_rules(profile)
     if faults:
-        raise ValueError("; ".join(dict.fromkeys(faults)))
+        raise ValueError("; ".join(faults))
 
 
-def broken_rules(server: Server) -> list[str]:
-    """What is wrong with one server's options, in words."""
-    return [
+def broken_rules(profile: Profile, *, placement: bool = False) -> list[str]:
+    """What is wrong with the options of a profile's servers, in words, each fault once.
+
+    Args:
+        placement: The rules about machines instead of the others.
+    """
+    faults = [
         f"{_shown(server, rule)}: {rule.why}; {rule.remedy} ({rule.source})"
+        for server in servers_of(profile)
         for rule in RULES
-        if rule.broken(server)
+        if rule.placement is placement and rule.broken(server)
     ]
+    return list(dict.fromkeys(faults))
 
 
 def _shown(server: Server, rule: Rule) -> str:

@@ -22,7 +22,7 @@ from tasks.run_folder import RunFolder
 from tasks.serve.command import dspark_speculative_config, engine_version, server_argv, server_environment
 from tasks.serve.cpu import interpreter_environment
 from tasks.serve.deaths import telling_deaths
-from tasks.serve.engine_needs import refuse_old_engine
+from tasks.serve.engine_needs import refuse_unfit
 from tasks.serve.options import Node, runner_environment, tap_environment
 from tasks.serve.readiness import Wanted, wait_ready
 from tasks.serve.target import start_limits
@@ -172,7 +172,7 @@ def serve_arm(
     Raises:
         ServiceError: It did not become ready; the end of its log is in the error.
     """
-    refuse_old_engine(profile, engine_version())
+    refuse_unfit(profile, engine_version())
     host = profile.serve.host
     port = free_port(host)
     key = secrets.token_urlsafe(32)

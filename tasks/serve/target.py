@@ -23,7 +23,7 @@ from tasks.serve.command import (
     target_environment,
     transport_of,
 )
-from tasks.serve.engine_needs import refuse_old_engine
+from tasks.serve.engine_needs import refuse_old_engine, refuse_unfit
 from tasks.serve.models import TargetEndpoint, TargetIdentity
 from tasks.serve.readiness import Limits, Wanted, wait_ready
 from tasks.serve.store_master import start_master
@@ -69,7 +69,7 @@ class TargetServer:
             refuse_old_engine(self._profile, engine)
         else:
             engine = engine_version()
-            refuse_old_engine(self._profile, engine)
+            refuse_unfit(self._profile, engine)
             endpoint = self._launch(folder, config)
         self._server = Server(endpoint.url, endpoint.served_name, endpoint.api_key)
         return target_identity(self._profile, folder, config, engine), endpoint

@@ -65,7 +65,7 @@ def unknown_speculation(config: dict[str, Any]) -> Iterator[str]:
     from vllm.config.speculative import SpeculativeConfig
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    types = {field.name: field.type for field in dataclasses.fields(SpeculativeConfig)}
+    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(SpeculativeConfig)}
     for name, value in config.items():
         if name not in types:
             yield f"--speculative-config {name}"

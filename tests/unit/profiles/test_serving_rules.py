@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from profiles.load import ProfileProblem, load_profile, merge
-from profiles.serving_rules import RULES
+from profiles.serving_rules import RULES, broken_rules
 from profiles.serving_versions import NEEDS, needs_of, too_old
 
 GPUS: dict[str, Any] = {
@@ -35,7 +35,7 @@ def own(config: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 K3 = {"target": {"tap_point": "prefix_only"}}
 BLOCKWISE = {"method": "ngram", "num_speculative_tokens": 3, "rejection_sample_method": "block"}
-ADAPTIVE = {"adaptive_verification": True}
+ADAPTIVE: dict[str, Any] = {"adaptive_verification": True}
 TIGHT = {"target": {"max_model_len": 1024}, "serve": {"max_num_batched_tokens": 512}}
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
@@ -140,7 +140,16 @@ def test_the_nodes_themselves_are_fine() -> None:
     assert load_profile("laptop", GPUS).profile.hardware.mode == "nvidia"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [one for one in RULES if one.placement], ids=lambda rule: rule.name)
+def test_a_plan_may_ask_for_fewer_machines_than_the_options_need(rule: Any) -> None:
+    """Loaded all the same, told to who asks, and refused at the start (`tasks.serve.engine_needs`)."""
+    overrides, words = BROKEN[rule.name]
+    profile = load_profile("laptop", merge(GPUS, overrides)).profile
+    faults = broken_rules(profile, placement=True)
+    assert any(words in fault and rule.remedy in fault and rule.source in fault for fault in faults)
+
+
+@pytest.mark.parametrize("rule", [one for one in RULES if not one.placement], ids=lambda rule: rule.name)
 def test_each_pair_is_refused_with_reason_remedy_and_source(rule: Any) -> None:
     overrides, words = BROKEN[rule.name]
     with pytest.raises(ProfileProblem) as caught:

@@ -15,7 +15,7 @@ from profiles.serving import Engine
 from tasks.errors import ServiceError, UsageError
 from tasks.serve.arms import Speculation, arm_argv, arm_environment
 from tasks.serve.command import layer_ids, server_argv, server_environment, target_argv, target_environment
-from tasks.serve.engine_needs import refuse_old_engine
+from tasks.serve.engine_needs import refuse_old_engine, refuse_unfit
 from tasks.serve.options import HEADLESS_MODULE, engine_arguments, nodes_of, refuse_typed
 
 
@@ -151,6 +151,13 @@ def test_an_engine_that_is_too_old_is_refused_before_it_loads_anything() -> None
     ) as caught:
         refuse_old_engine(k3(), "vllm 0.26.0")
     assert caught.value.where == "target.tap_point, evaluate.live.rejection_sample_method"
+
+
+def test_a_server_without_machines_for_its_ranks_does_not_start() -> None:
+    one_tray = k3(hardware={"roles": {"serve": {"nodes": 1}}})
+    with pytest.raises(UsageError, match=r"serve\.engine\.nodes is 2.*hardware\.roles\.serve\.nodes is 1"):
+        refuse_unfit(one_tray, "vllm 0.33.0")
+    refuse_unfit(k3(), "vllm 0.33.0")
 
 
 def test_options_of_a_cpu_server_are_said_once() -> None:
