@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from profiles.part import Count, Dtype, Fraction, Part, Positive, Seconds
+from profiles.serving import Engine, Runner, Serve, TapPoint
 
 PLAIN, AGAIN, DRAFT, INCUMBENT = "plain", "plain-again", "draft", "incumbent"
 NGRAM, SUFFIX, MTP = "ngram", "suffix", "mtp"
@@ -20,8 +21,10 @@ class OwnArm(Part):
 
     speculative_config: Annotated[dict[str, Any], Field(min_length=1)]
     """vLLM's `--speculative-config`. `{draft}` and `{incumbent}` stand for the folders of these drafts."""
-    runner: Literal["v1", "v2"] | None = None
+    runner: Runner | None = None
     """vLLM's model runner; unset takes the one of the other arms, or v1 where the method needs it."""
+    tap_point: TapPoint | None = None
+    """Where this draft wants a target with Attention Residuals tapped; unset is `target.tap_point`."""
 
 
 class Sampled(Part):
@@ -57,7 +60,11 @@ class Live(Part):
     draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
     """How the draft picks tokens."""
     rejection_sample_method: Literal["standard", "block"] = "standard"
-    """How the target verifies them."""
+    """How the target verifies them: token by token, or the block as a whole."""
+    adaptive_verification: bool = False
+    """Verify fewer draft tokens where the confidence head expects little, as the load asks for."""
+    engine: Engine | None = None
+    """Options of the arms' servers; empty takes those of `serve.engine` but for the runner."""
     triton_interpreter: bool = False
     """Run the DSpark kernels in Triton's interpreter, which needs no GPU. Speed then means nothing."""
     max_failed: Fraction = 0.0
@@ -92,6 +99,11 @@ class Live(Part):
                 f"and none of {', '.join(KNOWN_ARMS)}"
             )
         return self
+
+
+def engine_of_arms(live: Live, serve: Serve) -> Engine:
+    """Options that every arm is started with."""
+    return live.engine or serve.engine.model_copy(update={"runner": None, "chunks_verified": False})
 
 
 Above = Annotated[float, Field(gt=0)]

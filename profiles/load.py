@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -14,26 +16,14 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from profiles.extending import extended
+from profiles.extending import merge as merge
+from profiles.problem import ProfileProblem as ProfileProblem
 from profiles.schema import Profile
 from profiles.text import DuplicateKey, NotAMapping, Source, parse_source
 
 DEFAULT = "default"
-
-
-class ProfileProblem(Exception):
-    """A profile that cannot be loaded, in words for the user.
-
-    Args:
-        what: One line for each fault: field, value and what is allowed.
-        where: File, or the first field at fault.
-        hint: What to do.
-    """
-
-    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.where = where
-        self.hint = hint
+_FILE_LINE = re.compile(r":\d+$")
 
 
 @dataclass(frozen=True)
@@ -49,6 +39,19 @@ class LoadedProfile:
     profile: Profile
     origins: dict[str, str]
     digest: str
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Fields that a file of the profile leaves open by `null`, dotted and sorted: not published, or for
+        the user to fill in. Fields that nobody mentions are defaults, and not among them."""
+        values = _flat(self.profile.model_dump(mode="json"))
+        return tuple(
+            sorted(
+                field
+                for field, origin in self.origins.items()
+                if values.get(field) is None and field in values and _FILE_LINE.search(origin)
+            )
+        )
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -73,7 +76,7 @@ def load_profile(
     Raises:
         ProfileProblem: Unknown name, unreadable file, duplicate key, unknown field, wrong value.
     """
-    source = _source(spec)
+    source = extended(_source(spec), _named_by)
     lines = dict(source.lines)
     values = merge(source.values, overrides or {})
     overridden = set(_leaves(overrides or {}))
@@ -92,16 +95,6 @@ def profile_digest(profile: Profile) -> str:
     """SHA-256 of a profile's values, hexadecimal; equal profiles have equal digests."""
     text = json.dumps(profile.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `over` on top: mappings are merged key by key, everything else is replaced."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
-    return merged
 
 
 def parse_assignments(assignments: tuple[str, ...]) -> dict[str, Any]:
@@ -163,7 +156,7 @@ def _read(path: Path) -> Source:
             hint=f"give a YAML or JSON file, or one of: {', '.join(builtin_names())}",
         ) from None
     try:
-        return parse_source(text, path.name)
+        return dataclasses.replace(parse_source(text, path.name), place=str(path.absolute()))
     except DuplicateKey as error:
         raise ProfileProblem(
             f"'{error.key}' is given twice, in line {error.first_line} and in line {error.line}",
@@ -183,14 +176,25 @@ def _read(path: Path) -> Source:
         raise ProfileProblem(f"the profile cannot be parsed: {what}", where=f"{path}{line}") from None
 
 
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of everything that is not a non-empty mapping."""
-    names: list[str] = []
+def _named_by(name: str, by: Source) -> Source:
+    """The profile that `by` extends: a built-in one, or a file beside it."""
+    if name in builtin_names() or Path(name).is_absolute() or not by.place:
+        return _source(name)
+    return _source(Path(by.place).parent / name)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted name -> value of everything that is not a non-empty mapping."""
+    flat: dict[str, Any] = {}
     for key, inner in value.items():
         name = f"{prefix}{key}"
-        nested = isinstance(inner, Mapping) and inner
-        names += _leaves(inner, f"{name}.") if nested else [name]
-    return names
+        flat |= _flat(inner, f"{name}.") if isinstance(inner, Mapping) and inner else {name: inner}
+    return flat
+
+
+def _leaves(value: Mapping[str, Any]) -> list[str]:
+    """Dotted names of everything that is not a non-empty mapping."""
+    return list(_flat(value))
 
 
 def _origin(field: str, lines: Mapping[str, str], overridden: set[str], overrides_origin: str) -> str:

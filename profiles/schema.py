@@ -16,9 +16,12 @@ from profiles.budget import Budget
 from profiles.deploying import Deploy
 from profiles.evaluation import Evaluate
 from profiles.hardware import Hardware
-from profiles.part import Count, Dtype, Part, Port, Positive, Seconds
+from profiles.part import Count, Dtype, Part
 from profiles.prompting import Prompts
 from profiles.publishing import Publish
+from profiles.serving import Serve as Serve
+from profiles.serving import TapPoint
+from profiles.serving_rules import refuse_invalid
 from profiles.store import Store
 from profiles.streaming import Stream, in_flight_bytes, most_in_flight_bytes, require_time_to_put
 from profiles.training import Draft as Draft
@@ -36,6 +39,7 @@ DOMAINS = (
     "writing",
 )
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SECRET = re.compile(r"TOKEN(?!IZER)|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY|CREDENTIAL")
 
 
@@ -69,41 +73,30 @@ class Target(Part):
     """Layers whose inputs feed the draft, in vLLM's numbering (0 = embeddings); and the last one's output."""
     max_model_len: Annotated[int, Field(ge=16)] = 2048
     """Longest prompt plus answer, tokens."""
+    tap_point: TapPoint | None = None
+    """Where the hidden states of a target with Attention Residuals are taken; empty for any other target."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the weights. Leave off unless you have read that code."""
+    """The target needs Python code that comes with its weights. It runs only where `allow_code` says so."""
+    allow_code: Annotated[str, Field(pattern=r"^([0-9a-f]{40}|sha256:[0-9a-f]{64})$")] | None = None
+    """Revision whose code you have read and let run: a commit, or `sha256:` and the digest of the code files
+    of a folder that does not say its commit."""
 
-
-class Serve(Part):
-    """How the target is served while hidden states are captured."""
-
-    kind: Literal["launch", "attach"] = "launch"
-    """`launch` starts a server for the run; `attach` uses one that already runs and never touches it."""
-    url: str | None = None
-    """Base URL of the running server (`attach` only)."""
-    api_key_env: str | None = None
-    """Name of the environment variable that holds the running server's key (`attach` only)."""
-    served_name: str = "target"
-    """Model name in requests."""
-    host: str = "127.0.0.1"
-    """Address that the server binds."""
-    port: Port = 0
-    """Port of the server; 0 takes a free one."""
-    max_num_seqs: Positive = 16
-    """Requests that the server runs at once."""
-    max_num_batched_tokens: Positive = 4096
-    """Tokens that the server computes in one step."""
-    kv_cache_gib: Annotated[float, Field(gt=0)] | None = None
-    """KV cache, GiB, on CPU (`VLLM_CPU_KVCACHE_SPACE`); empty leaves it to vLLM."""
-    extra_args: tuple[str, ...] = ()
-    """Further vLLM arguments, one word each. They may not repeat what the pipeline sets itself."""
-    environment: dict[str, str] = {}
-    """Further environment variables of the server. Never secrets."""
-    ready_timeout_s: Seconds = 600.0
-    """Longest time from start to the first real answer, seconds."""
-    ready_idle_s: Seconds = 240.0
-    """Longest silence of the server's log while it starts, seconds."""
-    progress_timeout_s: Seconds = 180.0
-    """Longest time in which requests are open and no token is generated, seconds."""
+    @model_validator(mode="after")
+    def _code_is_the_weights(self) -> Target:
+        if self.allow_code is None:
+            return self
+        if not self.trust_remote_code:
+            raise ValueError(
+                "target.allow_code names code that may run, but target.trust_remote_code is off: turn it on, "
+                "or leave target.allow_code empty"
+            )
+        pinned = self.revision and _COMMIT.fullmatch(self.revision) and _COMMIT.fullmatch(self.allow_code)
+        if pinned and self.revision != self.allow_code:
+            raise ValueError(
+                f"target.allow_code lets the code of revision {self.allow_code} run, target.revision is "
+                f"{self.revision}: the code of that revision is another; read it, then set both alike"
+            )
+        return self
 
 
 class Report(Part):
@@ -188,6 +181,12 @@ class Profile(Part):
                 "serve.kind is attach, so store.master must name the master (HOST:PORT) of the store that "
                 "the running server writes to"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _servers_can_work(self) -> Profile:
+        """Refuse options of servers that do not go together, with reason and source."""
+        refuse_invalid(self)
         return self
 
     @model_validator(mode="after")

@@ -12,11 +12,12 @@ import yaml
 
 @dataclass(frozen=True)
 class Source:
-    """Values as written, and `file:line` of each dotted field."""
+    """Values as written, and `file:line` of each dotted field; `place` is the file, if they are of one."""
 
     name: str
     values: dict[str, Any]
     lines: Mapping[str, str]
+    place: str = ""
 
 
 class DuplicateKey(Exception):

@@ -18,6 +18,18 @@ class Draft(Part):
     """Tokens drafted in one block; also `num_speculative_tokens` in serving."""
     intermediate_size: Positive | None = None
     """Width of the draft's MLP; empty takes the target's."""
+    num_attention_heads: Positive | None = None
+    """Attention heads of each layer; empty takes the target's."""
+    num_key_value_heads: Positive | None = None
+    """Key and value heads of each layer; empty takes the target's, or as many as `num_attention_heads`."""
+    head_dim: Positive | None = None
+    """Width of one head; empty takes the target's."""
+    rope_theta: Annotated[float, Field(gt=0)] | None = None
+    """Base of the rotary positions, without scaling; empty takes the target's rotary setting."""
+    rms_norm_eps: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Added to the variance in each norm; empty takes the target's."""
+    mask_token_id: Count | None = None
+    """Token in the slots behind the anchor; empty takes the tokenizer's mask token, else an unused one."""
     markov_rank: Count = 64
     """Rank of the Markov head; 0 leaves it out."""
     markov_head_type: Literal["vanilla", "gated", "rnn"] = "vanilla"
@@ -34,6 +46,26 @@ class Draft(Part):
     """Attention window of the draft's layers, tokens; empty is full attention."""
     full_attention_layers: tuple[Count, ...] = ()
     """Layers, from 0, that see everything although `sliding_window` is set."""
+
+    @property
+    def kv_heads(self) -> int | None:
+        """Key and value heads that these settings ask for; None leaves them to the target."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @model_validator(mode="after")
+    def _heads_share(self) -> Draft:
+        heads, kv = self.num_attention_heads, self.num_key_value_heads
+        if kv is not None and heads is None:
+            raise ValueError(
+                f"num_key_value_heads is {kv}, so num_attention_heads, which share them, must be written out"
+            )
+        if heads is not None and kv is not None and heads % kv:
+            raise ValueError(
+                f"num_attention_heads ({heads}) must be a multiple of num_key_value_heads ({kv})"
+            )
+        if self.head_dim is not None and self.head_dim % 2:
+            raise ValueError(f"head_dim ({self.head_dim}) must be even: rotary positions turn pairs")
+        return self
 
     @model_validator(mode="after")
     def _layers_exist(self) -> Draft:

@@ -27,6 +27,8 @@ STREAM = Stage(
     ("target", "prompts", "stream", "evaluate.replay_max_new_tokens"),
     CaptureManifest,
     mends=True,
+    # Who may run the target's code changes nothing that was captured.
+    indifferent=("target.allow_code",),
 )
 TRAIN = Stage(
     4, "train", 1, ("train",), DraftCheckpoint, indifferent=tuple(f"train.{name}" for name in OF_THE_MACHINE)
@@ -38,7 +40,7 @@ EVALUATE = Stage(
     ("target", "evaluate"),
     EvaluationReport,
     # What users want and what GPUs cost is held against the same measurement whenever it is shown.
-    indifferent=("evaluate.slo", "evaluate.prices"),
+    indifferent=("evaluate.slo", "evaluate.prices", "target.allow_code"),
 )
 PUBLISH = Stage(6, "publish", 2, ("publish", "report", "evaluate.slo"), Publication)
 

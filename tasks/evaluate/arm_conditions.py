@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from profiles.evaluation import engine_of_arms
 from profiles.schema import Profile
 from tasks.evaluate.arm_plan import PlannedArm
 from tasks.evaluate.arm_record import LivePrompt
 from tasks.evaluate.attach import AttachedArm
 from tasks.evaluate.conditions import UNKNOWN, Conditions
 from tasks.run_folder import RunFolder
+from tasks.serve.options import engine_arguments
 from tasks.stage import MANIFEST, canonical, sha256_text
 
 _PROCESSORS = Path("/proc/cpuinfo")
@@ -72,6 +74,7 @@ def conditions_of(
         engine: Name and version.
     """
     live, how = profile.evaluate.live, arm.speculation
+    options = engine_of_arms(live, profile.serve)
     config = how.config or {}
     drafts = how.config is not None
     tokens = config.get("num_speculative_tokens")
@@ -79,7 +82,7 @@ def conditions_of(
         engine=engine,
         runner=how.runner,
         interpreter=live.triton_interpreter and how.runner == "v2",
-        engine_arguments=profile.serve.extra_args,
+        engine_arguments=(*engine_arguments(options), *profile.serve.extra_args),
         target=target,
         dtype=live.dtype,
         method=how.method,
@@ -91,6 +94,7 @@ def conditions_of(
         seed=profile.evaluate.seed,
         concurrency=live.concurrency,
         max_num_seqs=live.max_num_seqs,
+        prefix_cache=options.prefix_caching,
         thinking=profile.prompts.thinking,
         max_new_tokens=live.max_new_tokens,
         prompts=prompts_digest(prompts),

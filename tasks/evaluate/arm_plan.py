@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from profiles.evaluation import DRAFT, INCUMBENT, MTP, NGRAM, PLAIN, SUFFIX, OwnArm
 from profiles.schema import Profile
+from tasks.evaluate.hub import is_repository
 from tasks.serve.arms import TARGET_ALONE, Speculation, draft_speculation, runner_for
+from tasks.serve.target_code import code_files
 
 REQUIRED = (PLAIN, DRAFT)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 NGRAM_MIN, NGRAM_MAX = 2, 4
 """Tokens that the end of a text must share with an earlier place before n-gram decoding copies on."""
 _SUFFIX_PACKAGE = "arctic_inference"
@@ -132,7 +136,27 @@ def _own(
     used = draft if "{draft}" in text else incumbent if "{incumbent}" in text else None
     if "{incumbent}" in text and incumbent is None:
         return PlannedArm(name, unavailable="its config names {incumbent}, and there is none to measure")
+    code = _code_of(profile, own)
+    if code:
+        return PlannedArm(name, unavailable=code)
     folders = {"{draft}": str(draft.folder), "{incumbent}": str(incumbent.folder) if incumbent else ""}
     config = {key: folders.get(value, value) if isinstance(value, str) else value
               for key, value in own.speculative_config.items()}  # fmt: skip
-    return PlannedArm(name, _speculation(profile, config, own.runner), used)
+    planned = _speculation(profile, config, own.runner)
+    return PlannedArm(name, replace(planned, tap_point=own.tap_point), used)
+
+
+def _code_of(profile: Profile, own: OwnArm) -> str:
+    """Why a user's arm may not start: vLLM lets a draft's own code run wherever it lets the target's."""
+    model = str(own.speculative_config.get("model") or "")
+    if not profile.target.trust_remote_code or not model or model.startswith("{"):
+        return ""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        files = ", ".join(path.name for path in code_files(folder)[:2])
+        return f"its draft brings code ({files}), which would run beside the target's" if files else ""
+    if not is_repository(model):
+        return f"there is no draft folder '{model}'"
+    pinned = _COMMIT.fullmatch(str(own.speculative_config.get("revision") or ""))
+    unpinned = f"code of the target may run, so code of {model} might too: pin its revision (a commit)"
+    return "" if pinned else unpinned

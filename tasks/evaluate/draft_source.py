@@ -12,6 +12,7 @@ from tasks.errors import UsageError
 from tasks.evaluate.hub import fetch, is_repository
 from tasks.serve.target_weights import read_header
 from tasks.stage import sha256_file
+from tasks.train.draft_kind import latent_attention
 from tasks.train.models import DraftCheckpoint
 
 FIELD = "--draft"
@@ -92,6 +93,13 @@ def _read(folder: Path, name: str, revision: str | None) -> FoundDraft:
             f"the draft's config.json cannot be read: {error}", where=_at(name), hint=_FORM
         ) from None
     kind = config.get("speculators_model_type")
+    latent = latent_attention(config)
+    if latent:
+        raise UsageError(
+            f"it cannot be replayed: {latent}",
+            where=_at(name),
+            hint="measure it on the engine as an arm of its own: evaluate.live.own_arms of the profile",
+        )
     if kind != "dspark":
         raise UsageError(
             f"it is not a DSpark draft: speculators_model_type is {kind!r}", where=_at(name), hint=_FORM

@@ -10,6 +10,7 @@ from profiles.schema import Profile
 from tasks.publish.privacy import target_name
 from tasks.serve.command import dspark_speculative_config, is_cpu, server_argv
 from tasks.serve.cpu import TRITON_FOLDER, cpu_environment
+from tasks.serve.options import runner_environment, tap_environment
 
 CPU_FOLDER = "cpu"
 """Folder of the published draft that holds what the interpreter needs."""
@@ -49,7 +50,7 @@ def serve_arguments(profile: Profile) -> list[str]:
 
 def serve_environment(profile: Profile) -> dict[str, str]:
     """Environment under which the draft was measured; the profile's own additions are not repeated."""
-    environment = {"VLLM_USE_V2_MODEL_RUNNER": "1"}
+    environment = {**runner_environment("v2"), **tap_environment(profile.target.tap_point)}
     if is_cpu(profile):
         known = cpu_environment(profile)
         environment |= {name: value for name, value in known.items() if name.startswith("VLLM_")}

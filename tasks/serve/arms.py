@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from profiles.address import join_address
 from profiles.schema import Profile
+from profiles.serving import TapPoint
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
 from tasks.processes.ports import free_port
 from tasks.processes.service import running
@@ -21,6 +22,8 @@ from tasks.run_folder import RunFolder
 from tasks.serve.command import dspark_speculative_config, engine_version, server_argv, server_environment
 from tasks.serve.cpu import interpreter_environment
 from tasks.serve.deaths import telling_deaths
+from tasks.serve.engine_needs import refuse_unfit
+from tasks.serve.options import Node, runner_environment, tap_environment
 from tasks.serve.readiness import Wanted, wait_ready
 from tasks.serve.target import start_limits
 from tasks.serve.vllm_http import Server
@@ -54,6 +57,8 @@ class Speculation:
     config: Mapping[str, Any] | None = None
     """vLLM's speculative config; None drafts nothing."""
     runner: Runner = "v2"
+    tap_point: TapPoint | None = None
+    """Where the draft wants the target tapped; None is the profile's."""
 
     @property
     def method(self) -> str:
@@ -102,7 +107,11 @@ def knows_request_metrics() -> bool:
 
 
 def arm_argv(
-    profile: Profile, target_dir: Path, port: int, speculation: Speculation = TARGET_ALONE
+    profile: Profile,
+    target_dir: Path,
+    port: int,
+    speculation: Speculation = TARGET_ALONE,
+    node: Node | None = None,
 ) -> tuple[str, ...]:
     """Command line of an arm; arms differ in what they draft with, and in nothing else.
 
@@ -122,10 +131,13 @@ def arm_argv(
         dtype=live.dtype,
         max_num_seqs=live.max_num_seqs,
         further=further,
+        node=node,
     )
 
 
-def arm_environment(profile: Profile, runner: Runner = "v2") -> dict[str, str]:
+def arm_environment(
+    profile: Profile, runner: Runner = "v2", tap_point: TapPoint | None = None
+) -> dict[str, str]:
     """Environment of an arm: the same runner with and without a draft, so that outputs can be compared.
 
     The V1 runner has ordinary CPU kernels, so nothing is interpreted there.
@@ -134,7 +146,8 @@ def arm_environment(profile: Profile, runner: Runner = "v2") -> dict[str, str]:
     interpreter = interpreter_environment() if interpreted else {}
     return {
         **server_environment(profile),
-        "VLLM_USE_V2_MODEL_RUNNER": "1" if runner == "v2" else "0",
+        **tap_environment(tap_point),
+        **runner_environment(runner),
         **interpreter,
     }
 
@@ -159,6 +172,7 @@ def serve_arm(
     Raises:
         ServiceError: It did not become ready; the end of its log is in the error.
     """
+    refuse_unfit(profile, engine_version())
     host = profile.serve.host
     port = free_port(host)
     key = secrets.token_urlsafe(32)
@@ -167,7 +181,7 @@ def serve_arm(
         stage="evaluate",
         role="serve",
         argv=arm_argv(profile, target_dir, port, speculation),
-        env=arm_environment(profile, speculation.runner),
+        env=arm_environment(profile, speculation.runner, speculation.tap_point),
         secret_env={"VLLM_API_KEY": key},
         ports=(port,),
     )

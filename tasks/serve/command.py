@@ -10,10 +10,22 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from profiles.evaluation import engine_of_arms
 from profiles.schema import Profile
+from profiles.servers import draft_options
+from profiles.serving import Engine
 from profiles.streaming import put_timeout_s
 from tasks.errors import ServiceError, UsageError
 from tasks.serve.cpu import cpu_arguments, cpu_environment
+from tasks.serve.options import (
+    HEADLESS_MODULE,
+    Node,
+    cache_arguments,
+    engine_arguments,
+    refuse_typed,
+    runner_environment,
+    tap_environment,
+)
 from tasks.stream.transport import Transport
 
 CONNECTOR_MODULE = "tasks.stream.connector"
@@ -74,13 +86,8 @@ def extraction_config(layers: Iterable[int]) -> dict[str, Any]:
 
 def dspark_speculative_config(profile: Profile, draft_dir: str) -> dict[str, Any]:
     """Speculative config that serves a DSpark draft with this profile's settings."""
-    return {
-        "method": "dspark",
-        "model": draft_dir,
-        "num_speculative_tokens": profile.train.draft.block_size,
-        "draft_sample_method": profile.evaluate.live.draft_sample_method,
-        "rejection_sample_method": profile.evaluate.live.rejection_sample_method,
-    }
+    options = draft_options(profile.evaluate.live, profile.train.draft.block_size)
+    return {"method": options.pop("method"), "model": draft_dir, **options}
 
 
 def transport_of(profile: Profile) -> Transport:
@@ -122,16 +129,26 @@ def server_argv(
     dtype: str,
     max_num_seqs: int,
     further: Iterable[str] = (),
+    engine: Engine | None = None,
+    node: Node | None = None,
 ) -> tuple[str, ...]:
     """Command line of a vLLM server.
 
-    Prefix caching is off: a cached prefix has no hidden states to capture, and would blur measurements.
-    The model's own `generation_config.json` sets no sampling: a repetition penalty in it would make greedy
-    answers that are not the largest logit, which is what a draft learns.
+    Prefix caching is off unless the options say otherwise: a cached prefix has no hidden states to capture,
+    and would blur measurements. The model's own `generation_config.json` sets no sampling: a repetition
+    penalty in it would make greedy answers that are not the largest logit, which is what a draft learns.
+
+    Args:
+        engine: Its options; None takes those of the arms.
+        node: Which machine of several it is for; None writes nothing of machines.
 
     Raises:
         UsageError: `serve.extra_args` repeats what the pipeline sets.
     """
+    options = engine or engine_of_arms(profile.evaluate.live, profile.serve)
+    further = tuple(further)
+    if is_cpu(profile):
+        options = options.model_copy(update={"enforce_eager": False})  # said for every server on CPU
     set_here = (
         "--model", str(model),
         "--served-model-name", served_name,
@@ -141,21 +158,35 @@ def server_argv(
         "--max-model-len", str(profile.target.max_model_len),
         "--max-num-seqs", str(max_num_seqs),
         "--max-num-batched-tokens", str(profile.serve.max_num_batched_tokens),
-        "--enable-chunked-prefill",
-        "--no-enable-prefix-caching",
+        *cache_arguments(options),
         "--generation-config", "vllm",
         *(("--trust-remote-code",) if profile.target.trust_remote_code else ()),
         *(cpu_arguments(profile) if is_cpu(profile) else ()),
+        *engine_arguments(options, drafts_for_capture="--kv-transfer-config" in further),
+        *(node.arguments() if node is not None else ()),
         *further,
     )  # fmt: skip
+    refuse_typed(profile.serve.extra_args)
     refuse_repeated(profile.serve.extra_args, set_here)
-    return (sys.executable, "-m", _SERVER_MODULE, *set_here, *profile.serve.extra_args)
+    module = HEADLESS_MODULE if node is not None and node.rank else _SERVER_MODULE
+    return (sys.executable, "-m", module, *set_here, *profile.serve.extra_args)
 
 
 def target_argv(
-    profile: Profile, model: Path, layers: Iterable[int], port: int, master: str, address: str = ""
+    profile: Profile,
+    model: Path,
+    layers: Iterable[int],
+    port: int,
+    master: str,
+    address: str = "",
+    node: Node | None = None,
 ) -> tuple[str, ...]:
-    """Command line of the target while its hidden states are captured; `address` as for `transfer_config`."""
+    """Command line of the target while its hidden states are captured.
+
+    Args:
+        address: As for `transfer_config`.
+        node: Which machine it is for, where the target spans several (`tasks.serve.options.nodes_of`).
+    """
     return server_argv(
         profile,
         model=model,
@@ -168,6 +199,8 @@ def target_argv(
             "--kv-transfer-config", json.dumps(transfer_config(profile, master, address)),
             *(("--scheduler-cls", _CPU_SCHEDULER) if is_cpu(profile) else ()),
         ),
+        engine=profile.serve.engine,
+        node=node,
     )  # fmt: skip
 
 
@@ -177,7 +210,8 @@ def target_environment(profile: Profile) -> dict[str, str]:
     Raises:
         UsageError: `store.interface` is not on this node.
     """
-    return {**transport_of(profile).environment(), **server_environment(profile)}
+    runner = runner_environment(profile.serve.engine.runner)
+    return {**transport_of(profile).environment(), **server_environment(profile), **runner}
 
 
 def server_environment(profile: Profile) -> dict[str, str]:
@@ -188,7 +222,9 @@ def server_environment(profile: Profile) -> dict[str, str]:
     """
     loopback = profile.serve.host in ("127.0.0.1", "::1", "localhost")
     near = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"} if loopback else {}
-    return {**near, **(cpu_environment(profile) if is_cpu(profile) else {}), **profile.serve.environment}
+    tap = tap_environment(profile.target.tap_point)
+    cpu = cpu_environment(profile) if is_cpu(profile) else {}
+    return {**near, **cpu, **profile.serve.environment, **tap}
 
 
 def refuse_repeated(extra: Iterable[str], set_here: Iterable[str]) -> None:

@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
+from profiles.evaluation import engine_of_arms
 from profiles.schema import Profile
 
 TRITON_FOLDER = Path(__file__).with_name("cpu_triton")
-_SPREADING = ("--tensor-parallel", "-tp", "--pipeline-parallel", "-pp", "--data-parallel", "-dp")
 
 
 def usable_cores() -> int:
@@ -49,7 +49,8 @@ def cpu_environment(profile: Profile) -> dict[str, str]:
 
 
 def _one_process(profile: Profile) -> bool:
-    return not any(word.startswith(_SPREADING) for word in profile.serve.extra_args)
+    arms = engine_of_arms(profile.evaluate.live, profile.serve)
+    return profile.serve.engine.world == arms.world == 1
 
 
 def interpreter_environment() -> dict[str, str]:

@@ -38,7 +38,7 @@ CAUSES = (
     _cause(
         r"Free memory on device.*less than desired|No available memory for the cache blocks",
         "there is too little memory for the KV cache",
-        "end other programs on the device, or set --gpu-memory-utilization in serve.extra_args",
+        "end other programs on the device, or set serve.engine.gpu_memory_utilization",
     ),
     _cause(
         r"on kv cache allocation is less than requested memory",
@@ -79,7 +79,7 @@ CAUSES = (
         r"custom code.*must be executed|may contain custom code|pass the argument .trust_remote_code"
         r"|use the .--trust-remote-code",
         "the model asks to run its own Python code",
-        "read that code first, then set target.trust_remote_code: true",
+        "read that code first, then set target.trust_remote_code and target.allow_code",
     ),
     _cause(
         r"No such file or directory: '?lscpu|lscpu: not found",

@@ -30,6 +30,8 @@ class TargetIdentity(BaseModel):
     connector: str
     argv: tuple[str, ...]
     """Command line without ports and keys."""
+    tap_point: str | None = None
+    """Where the states of a target with Attention Residuals are taken; None for a target without."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from tasks.serve.command import (
     target_environment,
     transport_of,
 )
+from tasks.serve.engine_needs import refuse_old_engine, refuse_unfit
 from tasks.serve.models import TargetEndpoint, TargetIdentity
 from tasks.serve.readiness import Limits, Wanted, wait_ready
 from tasks.serve.store_master import start_master
@@ -65,8 +66,10 @@ class TargetServer:
         refuse_samples_beyond_a_segment(self._profile, config.hidden_size)
         if self._profile.serve.kind == "attach":
             engine, endpoint = attach(self._profile, folder)
+            refuse_old_engine(self._profile, engine)
         else:
             engine = engine_version()
+            refuse_unfit(self._profile, engine)
             endpoint = self._launch(folder, config)
         self._server = Server(endpoint.url, endpoint.served_name, endpoint.api_key)
         return target_identity(self._profile, folder, config, engine), endpoint
@@ -169,4 +172,5 @@ def target_identity(profile: Profile, folder: Path, config: TargetConfig, engine
         engine=engine,
         connector=f"{CONNECTOR_MODULE}.{CONNECTOR_CLASS}",
         argv=("python", *argv[1:]) if profile.serve.kind == "launch" else (),
+        tap_point=profile.target.tap_point,
     )

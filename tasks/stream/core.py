@@ -146,6 +146,7 @@ def settings_for(
         max_bad_rows=profile.prompts.max_bad_rows,
         layers=len(identity.layer_ids),
         layer_ids=identity.layer_ids,
+        tap_point=identity.tap_point,
         hidden_size=identity.hidden_size,
         dtype=identity.dtype,
         sampling={"train": training, "held_out": training, "evaluate": greedy},
@@ -196,13 +197,18 @@ def origin_of(settings: CaptureSettings, prompts: PromptSet, identity: TargetIde
                 _LOG_FORMAT,
                 prompts.digest,
                 [identity.model_digest, identity.tokenizer_digest, identity.template_digest],
-                [list(identity.layer_ids), identity.dtype],
+                [list(identity.layer_ids), identity.dtype, *_tap(identity)],
                 sampling,
                 [settings.thinking, settings.max_model_len],
                 [settings.answers.answers, settings.answers.recorded_else],
             ]
         )
     )
+
+
+def _tap(identity: TargetIdentity) -> list[str]:
+    """The tap point, where the target has a choice: logs of other targets keep their origin."""
+    return [] if identity.tap_point is None else [identity.tap_point]
 
 
 def _continue_or_clear(files: CaptureFiles, origin: str) -> None:
@@ -271,6 +277,7 @@ def manifest_of(
         digest=summary.digest,
         target=identity.model_digest,
         layer_ids=identity.layer_ids,
+        tap_point=identity.tap_point,
         hidden_size=identity.hidden_size,
         dtype=identity.dtype,
         samples=summary.samples,

@@ -90,6 +90,8 @@ class CaptureManifest(BaseModel):
     target: str
     """`model_digest` of the target that answered."""
     layer_ids: tuple[int, ...]
+    tap_point: str | None = None
+    """Where the states of a target with Attention Residuals were taken."""
     hidden_size: int
     dtype: str
     samples: int

@@ -60,6 +60,8 @@ class CaptureSettings(BaseModel):
     layers: int
     layer_ids: tuple[int, ...] = ()
     """Captured layers, for a server that announces its own."""
+    tap_point: str | None = None
+    """Where the states of a target with Attention Residuals must have been taken."""
     hidden_size: int
     dtype: str
     sampling: dict[Split, SamplingSettings]

@@ -23,9 +23,11 @@ _SAME = ("model_digest", "tokenizer_digest", "template_digest", "dtype", "layer_
 
 
 def identity_digest(identity: TargetIdentity) -> str:
-    """Digest of what decides the captures of a target: weights, tokenizer, template, type and layers."""
+    """Digest of what decides the captures of a target: weights, tokenizer, template, type, layers and, where
+    it has a choice, the tap point."""
     values = identity.model_dump(mode="json")
-    return sha256_text(canonical({name: values[name] for name in _SAME}))
+    tap = {} if identity.tap_point is None else {"tap_point": identity.tap_point}
+    return sha256_text(canonical({name: values[name] for name in _SAME} | tap))
 
 
 @stage_task(STREAM)

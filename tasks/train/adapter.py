@@ -27,19 +27,23 @@ LOSS_IMPLEMENTATION = "eager"
 FROZEN = ("embed_tokens.weight", "lm_head.weight", "verifier_lm_head.weight", "verifier_norm.weight")
 
 
-def target_text_config(target_dir: Path) -> Any:
-    """The target's text configuration as a transformers object."""
+def target_text_config(target_dir: Path, own_code: bool = False) -> Any:
+    """The target's text configuration as a transformers object.
+
+    Args:
+        own_code: Code in the target's folder may run (`tasks.serve.target_code` looked at it).
+    """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(target_dir, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(target_dir, trust_remote_code=own_code)
     return getattr(config, "text_config", config)
 
 
-def decoder_config(target_dir: Path, draft: Draft) -> Any:
-    """Qwen3 decoder configuration of the draft: the target's geometry, the draft's depth and width."""
+def decoder_config(target_dir: Path, draft: Draft, own_code: bool = False) -> Any:
+    """Qwen3 decoder configuration of the draft: the target's geometry where the draft's is left open."""
     from transformers import Qwen3Config
 
-    target = target_text_config(target_dir)
+    target = target_text_config(target_dir, own_code)
     heads = target.num_attention_heads
     head_dim = getattr(target, "head_dim", None) or target.hidden_size // heads
     kinds = ["full_attention" if draft.sliding_window is None else "sliding_attention"] * draft.num_layers
@@ -49,18 +53,20 @@ def decoder_config(target_dir: Path, draft: Draft) -> Any:
     if "rope_theta" not in rope:
         rope = dict(rope.get("full_attention") or {"rope_type": "default", "rope_theta": 10000.0})
     rope.pop("partial_rotary_factor", None)
+    if draft.rope_theta is not None:
+        rope = {"rope_type": "default", "rope_theta": draft.rope_theta}
     config = Qwen3Config(
         vocab_size=target.vocab_size,
         hidden_size=target.hidden_size,
         intermediate_size=draft.intermediate_size or target.intermediate_size,
         num_hidden_layers=draft.num_layers,
-        num_attention_heads=heads,
-        num_key_value_heads=getattr(target, "num_key_value_heads", None) or heads,
-        head_dim=head_dim,
+        num_attention_heads=draft.num_attention_heads or heads,
+        num_key_value_heads=draft.kv_heads or getattr(target, "num_key_value_heads", None) or heads,
+        head_dim=draft.head_dim or head_dim,
         hidden_act="silu",
         max_position_embeddings=target.max_position_embeddings,
         initializer_range=getattr(target, "initializer_range", 0.02),
-        rms_norm_eps=getattr(target, "rms_norm_eps", 1e-6),
+        rms_norm_eps=draft.rms_norm_eps or getattr(target, "rms_norm_eps", 1e-6),
         tie_word_embeddings=False,
         attention_bias=False,
         attention_dropout=0.0,
@@ -76,11 +82,11 @@ def decoder_config(target_dir: Path, draft: Draft) -> Any:
     return config
 
 
-def mask_token_id(target_dir: Path, vocab_size: int) -> int:
+def mask_token_id(target_dir: Path, vocab_size: int, own_code: bool = False) -> int:
     """Token whose embedding fills the slots behind the anchor: mask token, unused row, pad, eos, unk."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(target_dir, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(target_dir, trust_remote_code=own_code)
     if tokenizer.mask_token_id is not None:
         return int(tokenizer.mask_token_id)
     if len(tokenizer) < vocab_size:
@@ -96,12 +102,17 @@ def mask_token_id(target_dir: Path, vocab_size: int) -> int:
 
 
 def training_options(
-    target_dir: Path, draft: Draft, aux_layer_ids: tuple[int, ...], vocabulary: DraftVocabulary, mask: int
+    target_dir: Path,
+    draft: Draft,
+    aux_layer_ids: tuple[int, ...],
+    vocabulary: DraftVocabulary,
+    mask: int,
+    own_code: bool = False,
 ) -> dict[str, Any]:
     """Keyword arguments of upstream's `from_training_args`, none left to a default."""
     return {
         "verifier_name_or_path": str(target_dir),
-        "trust_remote_code": False,
+        "trust_remote_code": own_code,
         "target_layer_ids": list(aux_layer_ids),
         "draft_vocab_size": vocabulary.size,
         "block_size": draft.block_size,
@@ -139,22 +150,34 @@ def build_draft(
     vocabulary: DraftVocabulary,
     seed: int,
     mask: int | None = None,
+    own_code: bool = False,
 ) -> nn.Module:
     """A new draft in float32 with the target's frozen embedding, head and norm; same seed, same weights.
 
     Args:
-        mask: Token of the slots behind the anchor; None takes the tokenizer's (`mask_token_id`).
+        mask: Token of the slots behind the anchor; None takes the profile's, else the tokenizer's.
+        own_code: Code in the target's folder may run.
+
+    Raises:
+        StageInputError: The profile's mask token is none of the target's.
     """
-    config = decoder_config(target_dir, draft)
+    config = decoder_config(target_dir, draft, own_code)
+    mask = draft.mask_token_id if mask is None else mask
     if mask is None:
-        mask = mask_token_id(target_dir, config.vocab_size)
+        mask = mask_token_id(target_dir, config.vocab_size, own_code)
+    if mask >= config.vocab_size:
+        raise StageInputError(
+            f"mask token {mask} is none of the target's {config.vocab_size:,} tokens",
+            where="train.draft.mask_token_id",
+            hint=f"name a token from 0 to {config.vocab_size - 1} that no text holds",
+        )
     draft_class = _draft_class()
     torch.manual_seed(seed)
     model: nn.Module = draft_class.from_training_args(
         config,
         t2d=vocabulary.t2d,
         d2t=vocabulary.d2t,
-        **training_options(target_dir, draft, aux_layer_ids, vocabulary, mask),
+        **training_options(target_dir, draft, aux_layer_ids, vocabulary, mask, own_code),
     )
     model = model.float()
     for name, parameter in model.named_parameters():

@@ -50,6 +50,7 @@ def settings_for(
         captures_digest=captures_digest,
         overlap=_overlap(profile, files) if profile.stream.overlaps else None,
         target_dir=str(target_dir),
+        own_code=profile.target.trust_remote_code,
         target_name=target_name(profile),
         target_revision=profile.target.revision,
         initial=resolve_initial(profile, run),

@@ -15,6 +15,7 @@ from profiles.schema import Draft, Profile
 from tasks.errors import StageInputError, UsageError
 from tasks.publish.versions import CHAMPION, draft_root, read_pointer
 from tasks.serve.target_config import TargetConfig
+from tasks.train.draft_kind import latent_attention
 from tasks.train.initial import CONFIG, FIELD, INCUMBENT, InitialDraft, draft_files
 
 KINDS = ("dspark", "dflash")
@@ -50,6 +51,14 @@ class EarlierDraft:
         except (OSError, ValueError) as error:
             raise self.refused(f"its {CONFIG} cannot be read: {error}") from None
         self.config: dict[str, Any] = read if isinstance(read, dict) else {}
+        latent = latent_attention(self.config)
+        if latent:
+            raise self.refused(
+                f"{latent}: DSpark drafts are trained here with the layers of Qwen3, in which these weights "
+                "have no place",
+                f"serve and measure it as an arm (evaluate.live.own_arms); to train, leave {FIELD} empty or "
+                "name a draft with ordinary attention",
+            )
         self.kind = self.config.get("speculators_model_type")
         if self.kind not in KINDS:
             raise self.refused(f"its speculators_model_type is {self.kind!r}, not dspark or dflash")
@@ -151,6 +160,9 @@ def profile_pairs(
     yield Pair("block size", earlier.field("block_size"), draft.block_size, "train.draft.block_size")
     anchor = bool(earlier.field("sample_from_anchor", False))
     yield Pair("sample_from_anchor", anchor, draft.sample_from_anchor, "train.draft.sample_from_anchor")
+    if draft.mask_token_id is not None:
+        mask = earlier.mask_token_id
+        yield Pair("mask token", mask, draft.mask_token_id, "train.draft.mask_token_id")
     layers = earlier.field("aux_hidden_state_layer_ids")
     yield Pair("auxiliary layers", layers, list(aux_layer_ids), "target.aux_layer_ids")
     if earlier.revision and revision:

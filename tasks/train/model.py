@@ -44,7 +44,7 @@ def earlier_draft(settings: TrainSettings) -> EarlierDraft | None:
         return None
     earlier = EarlierDraft(initial)
     draft = settings.train.draft
-    decoder = adapter.decoder_config(Path(settings.target_dir), draft)
+    decoder = adapter.decoder_config(Path(settings.target_dir), draft, settings.own_code)
     check_fits(earlier, Wanted(draft, decoder, settings.aux_layer_ids, settings.target_revision))
     return earlier
 
@@ -81,16 +81,17 @@ def make_draft(settings: TrainSettings, vocabulary: DraftVocabulary) -> BuiltDra
     target = Path(settings.target_dir)
     mask = earlier.mask_token_id if earlier is not None else None
     model: Any = adapter.build_draft(
-        target, train.draft, settings.aux_layer_ids, vocabulary, train.seed, mask
+        target, train.draft, settings.aux_layer_ids, vocabulary, train.seed, mask, settings.own_code
     )
     if earlier is not None and settings.initial is not None:
         _require_unchanged(earlier, settings.initial.digest)
         notes.append(put_weights(earlier, adapter.trained_state(model), vocabulary))
-        usual = adapter.mask_token_id(target, model.config.transformer_layer_config.vocab_size)
+        size = model.config.transformer_layer_config.vocab_size
+        usual = train.draft.mask_token_id
+        if usual is None:
+            usual = adapter.mask_token_id(target, size, settings.own_code)
         if mask is not None and mask != usual:
-            notes.append(
-                f"mask token {mask} of draft {earlier.name} is kept; the tokenizer's would be {usual}"
-            )
+            notes.append(f"mask token {mask} of draft {earlier.name} is kept; a new draft's would be {usual}")
     return BuiltDraft(model, tuple(notes), count_parameters(model))
 
 

@@ -46,6 +46,8 @@ class TrainSettings(BaseModel):
     """Set where training reads the log in the order of capture, which may still grow."""
     target_dir: str
     """Folder of the target in Hugging Face format."""
+    own_code: bool = False
+    """Code in the target's folder may run: the profile pins it, and the folder was compared with the pin."""
     target_name: str
     """Name of the target that the exported draft names; never a path."""
     target_revision: str | None = None

@@ -148,7 +148,7 @@ def _held_out(
 
 
 def _target_vocab_size(settings: TrainSettings) -> int:
-    return int(adapter.target_text_config(Path(settings.target_dir)).vocab_size)
+    return int(adapter.target_text_config(Path(settings.target_dir), settings.own_code).vocab_size)
 
 
 def _vocabulary(settings: TrainSettings, entries: Sequence[IndexEntry]) -> DraftVocabulary:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from profiles.evaluation import engine_of_arms
 from profiles.schema import Profile
 from tasks.evaluate.assemble import ReplayRow, by_domain
 from tasks.evaluate.models import EvaluationReport
@@ -19,6 +20,7 @@ from tasks.evaluate.worth.models import BestK, DraftMemory, Measured
 from tasks.evaluate.worth.points import DRAFT
 from tasks.evaluate.worth.stages import gpus_of_node, stage_seconds
 from tasks.measure.intervals import Bootstrap
+from tasks.serve.options import engine_arguments
 
 log = logging.getLogger("retrain_dspark")
 
@@ -87,7 +89,8 @@ def gather(
 def _argv(profile: Profile, report: EvaluationReport) -> tuple[str, ...]:
     """Command line of the draft's server; without one, the profile's own engine arguments."""
     started = next((arm.argv for arm in report.arms if arm.name == report.decided and arm.argv), ())
-    return started or profile.serve.extra_args
+    options = engine_arguments(engine_of_arms(profile.evaluate.live, profile.serve))
+    return started or (*options, *profile.serve.extra_args)
 
 
 def _memory(profile: Profile, draft_dir: Path, argv: Sequence[str]) -> DraftMemory | None:

@@ -35,7 +35,7 @@ def cache_type(argv: Sequence[str]) -> CacheType:
     `--kv-cache-dtype`, which the draft inherits, then the engine's default `auto`.
 
     Args:
-        argv: Words of the command, with the profile's `serve.extra_args`.
+        argv: Words of the command, or the arguments that the profile's options become.
     """
     words = [word for item in argv for word in (item.split("=", 1) if item.startswith("--") else [item])]
     given = dict(itertools.pairwise(words))

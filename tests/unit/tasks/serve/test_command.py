@@ -187,7 +187,7 @@ def test_master_binds_both_servers_explicitly() -> None:
 def test_a_cpu_server_is_one_engine_process_unless_the_profile_spreads_the_model() -> None:
     """vLLM ignores `uni` on CPU without the variable, so both must be set or neither."""
     laptop = profile()
-    spread = profile(extra_args=("--tensor-parallel-size", "2"))
+    spread = profile(engine={"tensor_parallel": 2})
     assert cpu_arguments(laptop)[-2:] == ("--distributed-executor-backend", "uni")
     assert cpu_environment(laptop)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert "--distributed-executor-backend" not in cpu_arguments(spread)

@@ -235,3 +235,31 @@ def test_digest_follows_the_weights_and_is_not_computed_twice(
     assert "model.safetensors" not in [path.name for path in hashed]
     write_weights(folder / "model.safetensors", [EMBEDDING, NORM])
     assert model_digest(folder) != first
+
+
+def tapped(folder: Path, tap_point: str | None, mask: int | None = None) -> Profile:
+    values = profile(folder).model_dump(mode="json")
+    values["target"]["tap_point"] = tap_point
+    values["serve"]["engine"]["runner"] = "v1"
+    values["evaluate"]["live"]["engine"] = {}
+    values["train"]["draft"]["mask_token_id"] = mask
+    return Profile.model_validate(values)
+
+
+def test_attention_residuals_need_a_tap_point_and_nothing_else_has_one(tmp_path: Path) -> None:
+    plain = make_target(tmp_path / "plain")
+    residual = make_target(tmp_path / "residual", {"attn_res_block_size": 2})
+    check_target(tapped(plain, None), plain)
+    check_target(tapped(residual, "prefix_only"), residual)
+    with pytest.raises(UsageError, match="does not say at which") as info:
+        check_target(tapped(residual, None), residual)
+    assert info.value.where == "target.tap_point"
+    with pytest.raises(UsageError, match="has no Attention Residuals"):
+        check_target(tapped(plain, "attn_res_stream"), plain)
+
+
+def test_a_mask_token_must_be_one_of_the_target_s(tmp_path: Path) -> None:
+    folder = make_target(tmp_path / "t")
+    check_target(tapped(folder, None, mask=9), folder)
+    with pytest.raises(UsageError, match="mask_token_id is 10, but the target has 10 tokens"):
+        check_target(tapped(folder, None, mask=10), folder)

@@ -140,6 +140,21 @@ def test_announced_layers_must_be_the_profile_s(target: Target, tmp_path: Path) 
     assert info.value.where == "target.aux_layer_ids"
 
 
+def test_states_of_another_tap_point_end_the_capture(target: Target, tmp_path: Path) -> None:
+    """They have the same shape and type, and may even explain the answers."""
+    folder, good, _ = target
+
+    def tapped(point: str | None) -> Fault:
+        manifest = {"metadata": {"layer_ids": list(LAYER_IDS), "tap_point": point}}
+        return lambda good: [replace(one, answer=replace(one.answer, manifest=manifest)) for one in good]
+
+    wanted = {"tap_point": "prefix_only"}
+    asyncio.run(canary(folder, Server(good, tapped("prefix_only")), tmp_path, **wanted).check())
+    for point in ("attn_res_stream", None):
+        with pytest.raises(ServiceError, match="the profile needs them at prefix_only"):
+            asyncio.run(canary(folder, Server(good, tapped(point)), tmp_path, **wanted).check())
+
+
 def test_what_cannot_be_checked_stands_in_the_report(
     target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from profiles.schema import Draft
+from tasks.errors import StageInputError
 from tasks.stream.log import HiddenStateLog
 from tasks.train import adapter
 from tasks.train.data import Batch, CaptureReader, choose_anchors, make_batch
@@ -182,6 +185,42 @@ def test_decoder_takes_rotary_settings_from_the_target(world: TinyWorld) -> None
     sliding = adapter.decoder_config(world.target, Draft(sliding_window=8))
     assert sliding.layer_types == ["sliding_attention"] * 2
     assert adapter.mask_token_id(world.target, VOCAB) == VOCAB - 2
+
+
+def test_what_the_draft_says_of_its_shape_goes_before_the_target_s(world: TinyWorld) -> None:
+    draft = Draft(
+        num_layers=1, num_attention_heads=6, num_key_value_heads=3, head_dim=8, rope_theta=10000.0,
+        rms_norm_eps=1e-4, mask_token_id=7, markov_rank=8, confidence_head=False,
+    )  # fmt: skip
+    config = adapter.decoder_config(world.target, draft)
+    assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim) == (6, 3, 8)
+    assert config.rms_norm_eps == 1e-4
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10000.0}
+    vocabulary = choose_vocabulary(answer_counts([]), None, VOCAB)
+    model: Any = adapter.build_draft(world.target, draft, (1, 3), vocabulary, 0)
+    assert model.config.mask_token_id == 7
+    assert model.layers[0].self_attn.q_proj.weight.shape == (48, config.hidden_size)
+    assert model.layers[0].self_attn.k_proj.weight.shape == (24, config.hidden_size)
+    with pytest.raises(StageInputError, match="mask token 512 is none of the target's 512 tokens"):
+        adapter.build_draft(world.target, Draft(mask_token_id=VOCAB), (1, 3), vocabulary, 0)
+
+
+def test_a_target_that_needs_its_own_code_gets_it_only_where_it_may_run(
+    world: TinyWorld, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own"
+    shutil.copytree(world.target, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "kept_secret", "auto_map": {"AutoConfig": "configuration_own.OwnConfig"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "configuration_own.py").write_text(
+        "from transformers import LlamaConfig\n\n\nclass OwnConfig(LlamaConfig):\n"
+        "    model_type = 'kept_secret'\n"
+    )
+    with pytest.raises(ValueError, match=r"custom code|trust_remote_code"):
+        adapter.target_text_config(folder)
+    assert adapter.target_text_config(folder, own_code=True).hidden_size == config["hidden_size"]
+    assert adapter.decoder_config(folder, Draft(), own_code=True).hidden_size == config["hidden_size"]
 
 
 def test_upstream_options_are_the_ones_that_are_written_out() -> None:

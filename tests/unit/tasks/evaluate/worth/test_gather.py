@@ -127,7 +127,7 @@ def test_the_memory_of_an_evaluation_follows_the_profile(tmp_path: Path) -> None
         "run_dir": tmp_path,
     }
     wide = with_worth(profile(), report(), **here).worth
-    narrow = load_profile("laptop", {"serve": {"extra_args": ["--kv-cache-dtype", "fp8"]}}).profile
+    narrow = load_profile("laptop", {"serve": {"engine": {"kv_cache_dtype": "fp8"}}}).profile
     arm = report().arms[0].model_copy(update={"argv": ()})
     small = with_worth(narrow, report().model_copy(update={"arms": (arm,)}), **here).worth
     assert wide is not None and wide.measured.memory is not None
