@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,9 +26,9 @@ from profiles.schema import Profile
 from tasks.errors import ProfileError, RetrainError, UsageError
 from tasks.execute import RunContext
 from tasks.processes.guard import close_registry
-from tasks.processes.launcher import launcher_for
+from tasks.processes.launcher import launcher_of
 from tasks.redaction import redact
-from tasks.report.progress import LineProgress, shown_progress
+from tasks.report.progress import LineProgress, RunProgress, shown_progress
 from tasks.run_folder import RunFolder, create_run, new_run_id, open_run, run_root
 from tasks.tracking import OWNER, open_tracker, owner_tag, tracking_uri
 from tasks.tracking_queue import Tracker
@@ -60,7 +60,13 @@ def opened_run(
         progress = shown_progress() or LineProgress(_run_logger().info)
         tracker = open_tracker(run, loaded.profile.tracking.experiment, _tags(run, url), progress.say)
         ctx = RunContext(
-            run, loaded.profile, tracker, progress, launcher_for(loaded.profile), from_stage, flow_run_id
+            run,
+            loaded.profile,
+            tracker,
+            progress,
+            launcher_of(loaded.profile, run, _waiting(progress)),
+            from_stage,
+            flow_run_id,
         )
         with _closing(ctx, tracker):
             tracker.open(loaded.profile.model_dump(mode="json"), run.path / "profile.json")
@@ -108,6 +114,7 @@ def _closing(ctx: RunContext, tracker: Tracker) -> Iterator[None]:
         for path in sorted((ctx.run.path / "figures").glob("*.png")):
             tracker.log_file(None, path, "figures")
         tracker.close(status)
+        ctx.launcher.close()
         close_registry(ctx.run.services)
 
 
@@ -222,6 +229,15 @@ def flow_run_of_now() -> str:
     from prefect.runtime import flow_run
 
     return str(flow_run.id or "")
+
+
+def _waiting(progress: RunProgress) -> Callable[[float, str], None]:
+    """Shows how long nodes have been waited for, and why."""
+
+    def tell(seconds: float, note: str) -> None:
+        progress.update(done=round(seconds), total=None, unit="s", note=note)
+
+    return tell
 
 
 def _run_logger() -> Any:

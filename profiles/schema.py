@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from profiles.address import host_of, is_loopback
 from profiles.evaluation import Evaluate
 from profiles.hardware import Hardware
+from profiles.launching import Launch
 from profiles.part import Count, Dtype, Part, Port, Positive, Seconds
 from profiles.prompting import Prompts
 from profiles.publishing import Publish
@@ -129,6 +130,8 @@ class Profile(Part):
     """Minutes that a run takes on the hardware described; shown before it starts."""
     hardware: Hardware = Hardware()
     """What the machines must offer."""
+    launch: Launch = Launch()
+    """Where processes start."""
     target: Target
     """The served LLM."""
     store: Store = Store()
@@ -187,8 +190,8 @@ class Profile(Part):
     @model_validator(mode="after")
     def _store_is_reached_by_all(self) -> Profile:
         """Refuse an address that each of several hosts would take for itself."""
-        if not self.hardware.roles.span_hosts:
-            return self
+        if not self.hardware.roles.span_hosts or self.launch.kind != "local":
+            return self  # a launcher of nodes gives every process the address of its own
         addresses = {} if self.serve.kind == "attach" and self.store.interface else {"host": self.store.host}
         if self.store.master:
             addresses["master"] = host_of(self.store.master)

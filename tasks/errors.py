@@ -107,3 +107,15 @@ class GateRefused(RetrainError):
 
 class PublishError(RetrainError):
     """Publication failed after the decision to publish."""
+
+
+class NodeLost(ServiceError):
+    """A node of the run's allocation failed; the same run can be resumed on others."""
+
+    exit_code = EXIT_RESUMABLE
+
+
+class AllocationEnded(ServiceError):
+    """The cluster took the nodes back (preemption, wall time, cancellation) or never gave them."""
+
+    exit_code = EXIT_RESUMABLE

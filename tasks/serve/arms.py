@@ -14,7 +14,6 @@ from typing import Any, Literal
 from profiles.address import join_address
 from profiles.schema import Profile
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
-from tasks.processes.ports import free_port
 from tasks.processes.service import running
 from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
@@ -159,8 +158,9 @@ def serve_arm(
     Raises:
         ServiceError: It did not become ready; the end of its log is in the error.
     """
-    host = profile.serve.host
-    port = free_port(host)
+    place = launcher.place(profile, run, "evaluate", "serve")
+    profile, host = place.profile, place.profile.serve.host
+    port = place.port(host)
     key = secrets.token_urlsafe(32)
     spec = ProcessSpec(
         name=name,

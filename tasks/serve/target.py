@@ -10,7 +10,6 @@ from profiles.address import join_address
 from profiles.schema import Profile
 from tasks.plan.segment_space import refuse_samples_beyond_a_segment
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
-from tasks.processes.ports import free_port, require_free
 from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.attach import attach
@@ -72,11 +71,11 @@ class TargetServer:
         return target_identity(self._profile, folder, config, engine), endpoint
 
     def _launch(self, folder: Path, config: TargetConfig) -> TargetEndpoint:
-        serve = self._profile.serve
-        port = serve.port or free_port(serve.host)
-        require_free(serve.host, port, "serve.port")
         layers = layer_ids(self._profile, config.num_hidden_layers)
-        target_argv(self._profile, folder, layers, port, "")  # refuses bad arguments before anything starts
+        target_argv(self._profile, folder, layers, 0, "")  # refuses bad arguments before anything starts
+        place = self._launcher.place(self._profile, self._run, "serve", "serve")
+        profile, serve = place.profile, place.profile.serve
+        port = place.port(serve.host, serve.port, "serve.port")
         key = secrets.token_urlsafe(32)
         try:
             master, address = start_master(self._profile, self._run, self._launcher)
@@ -85,10 +84,8 @@ class TargetServer:
                 name="target",
                 stage="serve",
                 role="serve",
-                argv=target_argv(
-                    self._profile, folder, layers, port, address, transport_of(self._profile).address()
-                ),
-                env=target_environment(self._profile),
+                argv=target_argv(profile, folder, layers, port, address, transport_of(profile).address()),
+                env=target_environment(profile),
                 secret_env={"VLLM_API_KEY": key},
                 ports=(port,),
             )
@@ -112,7 +109,7 @@ class TargetServer:
             served_name=server.served_name,
             api_key=key,
             store_master=address,
-            store_host=self._profile.store.host,
+            store_host=profile.store.host,
         )
 
     def handles(self) -> tuple[Handle, ...]:
