@@ -11,7 +11,7 @@ from profiles.part import Part, Seconds
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:@+*&|()\[\]-]*$")]
 """One value of a Slurm option: nothing that a shell or a second option could be made of."""
 Option = Annotated[str, Field(pattern=r"^--[a-z][a-z-]*(=[^\s'\"`$;\\]*)?$")]
-Line = Annotated[str, Field(pattern=r"^[^\r\n\0]+$")]
+Line = Annotated[str, Field(pattern=r"^[^\r\n\x00]+$")]
 _LOWEST_PORT = 1024
 _LARGEST_PORT = 65535
 

@@ -33,6 +33,7 @@ PARTS = {
     "train": "Training on one rank and on two, killed and stopped at random steps, and on two nodes.",
     "evaluate": "Replay against the engine, planted faults, and drafts measured without training.",
     "arms": "Every arm on real engines, and a server that accepts what it should not.",
+    "slurm": "A run on three nodes of an emulated Slurm cluster, and what takes nodes away from it.",
     "prefect": "A real Prefect server, work pool, deployment and worker.",
     "commands": "Every command of the README and of `retrain-dspark --help`.",
     "inputs": "Mistakes of users: one screen, exit code 2, nothing left running.",

@@ -137,6 +137,10 @@ class Allocation:
         """Names of the nodes that play `role`, the first one first."""
         return self._nodes.get(self.phase.group_of(role), ())
 
+    def job_of(self, role: str) -> str:
+        """Id of the component that plays `role`; steps are numbered below it, not below the leader's."""
+        return self._jobs[self.phase.group_of(role)]
+
     def plays(self, role: str) -> bool:
         """Whether it still has nodes for `role`."""
         return self.phase.group_of(role) in self._keepers

@@ -77,7 +77,8 @@ class SlurmHandle:
         if not self._started.exists():
             return False
         row = json.loads(self._started.read_text(encoding="utf-8"))
-        self._step, self._node_pid = row["step"], row["pid"]
+        self._step = f"{self._allocation.job_of(self.spec.role)}.{row['step']}"
+        self._node_pid = row["pid"]
         self._started.unlink(missing_ok=True)
         return True
 

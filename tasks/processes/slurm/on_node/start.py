@@ -48,9 +48,7 @@ def environment_of(order: Mapping[str, Any], own: Mapping[str, str], node: str) 
 
 def tell(path: str, node: str) -> None:
     """Let the flow know which step this is; readers see the whole file or none."""
-    known = os.environ
-    step = f"{known.get('SLURM_JOB_ID', '')}.{known.get('SLURM_STEP_ID', '')}"
-    row = {"step": step, "node": node, "pid": os.getpid()}
+    row = {"step": os.environ["SLURM_STEP_ID"], "node": node, "pid": os.getpid()}
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "w", encoding="utf-8") as stream:
         json.dump(row, stream)
