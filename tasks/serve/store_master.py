@@ -22,7 +22,7 @@ _POLL_S = 0.05
 def start_master(
     profile: Profile, run: RunFolder, launcher: Launcher, name: str = "store-master"
 ) -> tuple[Handle, str]:
-    """Start a master on `store.host`, or on the first serving node of a cluster, and wait until it accepts connections.
+    """Start a master on `store.host`, or on the serving node, and wait until it accepts connections.
 
     Returns:
         Its handle and its address as `host:port`.

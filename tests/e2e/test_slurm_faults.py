@@ -1,9 +1,9 @@
-"""What takes nodes away in the middle of work, on the emulated cluster: the error names the node, all is gone."""
+"""What takes nodes away in the middle of work, on the emulated cluster: the node is named, all is gone."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,7 +56,7 @@ def raised_by(handle: Handle, timeout_s: float) -> BaseException:
 
 @pytest.mark.parametrize("role", ["serve", "train"])
 def test_a_node_that_fails_is_named(
-    cluster: SlurmCluster, tmp_path: Path, role: str, record_property: pytest.RecordProperty
+    cluster: SlurmCluster, tmp_path: Path, role: str, record_property: Callable[[str, object], None]
 ) -> None:
     """A node loses power: within its silence it is named; the others' work still ends in order."""
     saved = tmp_path / "saved"
@@ -147,7 +147,7 @@ def test_serving_nodes_go_back_when_the_capture_is_done(cluster: SlurmCluster, t
 
 
 def test_a_job_ends_itself_without_its_flow(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """The machine of the flow dies: nobody cancels, and the job ends when it has not heard of it for a while."""
+    """The machine of the flow dies: nobody cancels; the job ends when it has heard nothing for a while."""
     with opened(cluster, tmp_path, cluster_profile()) as (launcher, run, _):
         handle = launcher.start(program("trainer", "train", SLEEPS, stage="train"), run)
         for allocation in launcher._open:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,20 +13,19 @@ import pytest
 from cluster_runs import cluster_profile, opened, program, until
 from slurm_cluster import NODES, SlurmCluster, remains, slurm_cluster
 
-from tasks.errors import AllocationEnded, NodeLost, RetrainError, ServiceError, UsageError
+from tasks.errors import AllocationEnded, ServiceError, UsageError
 from tasks.processes.group import start_all
 from tasks.processes.guard import close_registry
-from tasks.processes.job import run_job
 from tasks.processes.launcher import Handle, ProcessSpec
-from tasks.processes.registry import reap, reap_stale
-from tasks.report.progress import SilentProgress
+from tasks.processes.registry import reap_stale
 
 pytestmark = pytest.mark.integration
 CANARY = "canary-7f1e93"
 SLEEPS = "import time; print('up', flush=True); time.sleep(600)"
 LISTENS = (
     "import os, socket, time; s = socket.create_server((os.environ['RETRAIN_DSPARK_NODE_ADDRESS'], {port}));"
-    " print('listens', os.environ['VLLM_API_KEY'][:6], flush=True); c, _ = s.accept(); c.sendall(b'x' * 500_000)"
+    " print('listens', os.environ['VLLM_API_KEY'][:6], flush=True);"
+    " c, _ = s.accept(); c.sendall(b'x' * 500_000)"
 )
 CONNECTS = (
     "import os, socket; c = socket.create_connection(('{host}', {port})); n = 0\n"
@@ -101,12 +99,14 @@ def test_roles_run_on_their_nodes_and_nothing_is_left(
 
 def seen_of(cluster: SlurmCluster) -> str:
     """Argument lists of everything, environments of all but the process itself, and the jobs' scripts."""
-    found = [cluster.command("squeue", "--noheader", "--format=%all"), *cluster.conf.parent.glob("none")]
+    found = [cluster.command("squeue", "--noheader", "--format=%all")]
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path(f"/proc/{name}/cmdline").read_bytes()
             holds = b"socket.create_server" in words
-            variables = b"" if holds or int(name) == os.getpid() else Path(f"/proc/{name}/environ").read_bytes()
+            variables = (
+                b"" if holds or int(name) == os.getpid() else Path(f"/proc/{name}/environ").read_bytes()
+            )
         except OSError:
             continue
         found.append((words + variables).decode(errors="replace"))
@@ -116,7 +116,7 @@ def seen_of(cluster: SlurmCluster) -> str:
 
 
 def test_a_failing_process_says_why(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """An exit status, a signal and a program that is not there, each as on this machine; all or none start."""
+    """An exit status, a signal and a program that is not there, as on this machine; all or none start."""
     with opened(cluster, tmp_path, cluster_profile()) as (launcher, run, _):
         ends = launcher.start(program("ends", "train", "raise SystemExit(3)"), run)
         killed = launcher.start(program("killed", "serve", "import os; os.kill(os.getpid(), 9)"), run)
@@ -132,6 +132,7 @@ def test_a_failing_process_says_why(cluster: SlurmCluster, tmp_path: Path) -> No
     close_registry(run.services)
 
 
+@pytest.mark.verify("slurm")
 def test_slurm_refuses(cluster: SlurmCluster, tmp_path: Path) -> None:
     """A wrong partition is a mistake of the profile; too few nodes end the wait, and the job is withdrawn."""
     with (
@@ -141,13 +142,14 @@ def test_slurm_refuses(cluster: SlurmCluster, tmp_path: Path) -> None:
         launcher.start(program("p", "train", SLEEPS), run)
     profile = cluster_profile({"exclude": ["n1"], "queue_timeout_s": 1.0})
     with (
-        opened(cluster, tmp_path, profile, "r2") as (launcher, run, told),
+        opened(cluster, tmp_path, profile, "r2") as (launcher, run, _),
         pytest.raises((AllocationEnded, UsageError)),
     ):
         launcher.start(program("p", "train", SLEEPS), run)
     nothing_is_left(cluster)
 
 
+@pytest.mark.verify("slurm")
 def test_a_job_that_waits_is_shown_and_withdrawn(cluster: SlurmCluster, tmp_path: Path) -> None:
     """While another job has the nodes, Slurm's reason is told; after the limit nothing stays in the queue."""
     other = cluster.command("sbatch", "--parsable", "-N3", "--exclusive", "--wrap", "sleep 600").strip()
@@ -166,6 +168,7 @@ def test_a_job_that_waits_is_shown_and_withdrawn(cluster: SlurmCluster, tmp_path
     nothing_is_left(cluster)
 
 
+@pytest.mark.verify("slurm")
 def test_a_cancelled_job_ends_the_stage_with_its_node(cluster: SlurmCluster, tmp_path: Path) -> None:
     """`scancel` from elsewhere: the error names node and job, and can be resumed."""
     with opened(cluster, tmp_path, cluster_profile()) as (launcher, run, _):
@@ -193,26 +196,26 @@ time.sleep(600)
 """
 
 
-def test_a_killed_flow_leaves_no_job(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """`kill -9` of the flow: its guard cancels the job within seconds; without the guard the next start does."""
+@pytest.mark.parametrize("guarded", [True, pytest.param(False, marks=pytest.mark.verify("slurm"))])
+def test_a_killed_flow_leaves_no_job(cluster: SlurmCluster, tmp_path: Path, guarded: bool) -> None:
+    """`kill -9` of the flow: its guard cancels the job within seconds; without it the next start does."""
     support = str(Path(__file__).resolve().parents[1] / "support")
     words = [sys.executable, "-c", OWNER.format(support=support, root=str(tmp_path))]
-    for guarded in (True, False):
-        owner = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        try:
-            assert owner.stdout is not None and owner.stdout.readline() == "started\n"
-            services = tmp_path / "killed" / "services"
-            if not guarded:
-                end_guard(services, owner.pid)
-        finally:
-            owner.kill()
-            owner.wait()
+    services = tmp_path / "killed" / "services"
+    owner = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout is not None and owner.stdout.readline() == "started\n"
         if not guarded:
-            assert cluster.jobs()
-            lines = reap_stale(tmp_path)
-            assert any("cancelled job" in line for line in lines), lines
-        nothing_is_left(cluster)
-        until(lambda: not list(services.glob("*.slurm.json")))
+            end_guard(services, owner.pid)
+    finally:
+        owner.kill()
+        owner.wait()
+    if not guarded:
+        assert cluster.jobs()
+        lines = reap_stale(tmp_path)
+        assert any("cancelled job" in line for line in lines), lines
+    nothing_is_left(cluster)
+    until(lambda: not list(services.glob("*.slurm.json")))
 
 
 def end_guard(services: Path, owner: int) -> None:
@@ -222,5 +225,9 @@ def end_guard(services: Path, owner: int) -> None:
             words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"tasks.processes.guard" in words and str(services).encode() in words and str(owner).encode() in words:
+        if (
+            b"tasks.processes.guard" in words
+            and str(services).encode() in words
+            and str(owner).encode() in words
+        ):
             os.kill(int(name), signal.SIGKILL)

@@ -204,7 +204,9 @@ def _require() -> None:
     # The daemons are started here with a configuration of their own, never by the packages' scripts.
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for words in (["apt-get", "update", "-qq"], command.split()):
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            words, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
     if not all(shutil.which(name) for name in PROGRAMS):
         pytest.fail(f"{command} failed:\n{done.stdout}{done.stderr}")
 
@@ -266,7 +268,9 @@ def _munged(cluster: SlurmCluster) -> subprocess.Popen[bytes]:
     folder = cluster.folder / "munge"
     files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     options = [f"--{option}={folder / name}" for option, name in files.items()]
-    process = _start(cluster, ["munged", "--force", "--foreground", "--num-threads=2", *options], "munged.out")
+    process = _start(
+        cluster, ["munged", "--force", "--foreground", "--num-threads=2", *options], "munged.out"
+    )
     deadline = time.monotonic() + _READY_S
     while not (folder / "socket").exists():
         assert process.poll() is None and time.monotonic() < deadline, "munged does not start"
@@ -285,7 +289,17 @@ def _slurmd(cluster: SlurmCluster, node: str) -> subprocess.Popen[bytes]:
         f" && mount -t tmpfs none {folder}/nodes && mount -t tmpfs none /sys/fs/cgroup"
         f" && exec slurmd -D -N {node}"
     )
-    words = [*cluster.enter(node), "unshare", "--uts", "--mount", "--propagation", "private", "sh", "-c", inside]
+    words = [
+        *cluster.enter(node),
+        "unshare",
+        "--uts",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        inside,
+    ]
     return _start(cluster, words, f"slurmd-{node}.out")
 
 

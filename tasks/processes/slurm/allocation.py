@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 import uuid
@@ -17,7 +16,7 @@ from tasks.processes.guard import start_guard
 from tasks.processes.slurm import commands
 from tasks.processes.slurm.commands import CommandFailed, Component
 from tasks.processes.slurm.ended import fault_of, lost
-from tasks.processes.slurm.jobs import reap_job, read_jobs, write_job
+from tasks.processes.slurm.jobs import read_jobs, reap_job, write_job
 from tasks.processes.slurm.keeper import Keeper, NodePlace
 from tasks.processes.slurm.phases import Phase
 from tasks.processes.slurm.queue import Tell, wait_for_nodes
@@ -102,7 +101,7 @@ class Allocation:
             raise UsageError(
                 f"Slurm refuses the job: {error}",
                 where="launch.slurm",
-                hint="correct account, partition, QOS, reservation, constraint, exclude or the number of nodes",
+                hint="correct account, partition, QOS, reservation, constraint or exclude, or ask for less",
             ) from None
 
     def _meet(self, found: Sequence[Component]) -> None:
@@ -124,7 +123,7 @@ class Allocation:
             )
             step = self.step(offset, group, "keeper")
             silence = self._profile.launch.slurm.node_silence_s
-            self._keepers[offset] = Keeper((*step, *words), group, silence, dict(os.environ))
+            self._keepers[offset] = Keeper((*step, *words), group, silence)
         for keeper in self._keepers.values():
             self.places |= keeper.places(_FIRST_WORD_S)
         log.info(
@@ -218,9 +217,9 @@ class Allocation:
         except CommandFailed as error:
             log.warning("slurm: %s", error)
             return False
-        if self._closed.is_set() or any(one.state in commands.ENDING for one in found):
-            if not any(one.reason == "NodeDown" for one in found):
-                return True
+        ending = any(one.state in commands.ENDING for one in found)
+        if self._closed.is_set() or (ending and not any(one.reason == "NodeDown" for one in found)):
+            return True
         nodes = {offset: self._nodes[offset] for offset in self._keepers}
         fault = fault_of(self.job, found, nodes)
         self._fault = self._fault or self._with_node(fault)

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _TIMEOUT_S = 60.0
+_SHARED = ("HOME", "LANG", "LOGNAME", "PATH", "SLURM_CONF", "USER")
 _UNKNOWN = re.compile(r"invalid job id", re.IGNORECASE)
+_GONE = re.compile(r"invalid job id|already complet|invalid step", re.IGNORECASE)
 _WORD = re.compile(r"(?:^| )([A-Z][\w:/*-]*)=")
 _NOTHING = ("", "(null)", "N/A", "Unknown", "None", "n/a")
 
@@ -69,17 +71,25 @@ def cleaned_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environment.items() if k == "SLURM_CONF" or not k.startswith(dropped)}
 
 
-def run_command(words: Sequence[str], *, text: str | None = None, conf: str = "") -> str:
+def run_command(
+    words: Sequence[str],
+    *,
+    text: str | None = None,
+    conf: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> str:
     """Run one of Slurm's commands and return what it printed.
 
     Args:
         text: Standard input.
         conf: `SLURM_CONF`, where it is not the one of this process.
+        environment: The command's; None takes this process's without traces of another allocation.
 
     Raises:
         CommandFailed: It is not installed, said no, or took too long.
     """
-    environment = {**cleaned_environment(os.environ), **({"SLURM_CONF": conf} if conf else {})}
+    if environment is None:
+        environment = {**cleaned_environment(os.environ), **({"SLURM_CONF": conf} if conf else {})}
     try:
         done = subprocess.run(
             words,
@@ -88,7 +98,6 @@ def run_command(words: Sequence[str], *, text: str | None = None, conf: str = ""
             text=True,
             timeout=_TIMEOUT_S,
             env=environment,
-            check=False,
         )
     except OSError as error:
         raise CommandFailed(f"{words[0]}: {error.strerror}") from None
@@ -100,8 +109,12 @@ def run_command(words: Sequence[str], *, text: str | None = None, conf: str = ""
 
 
 def submit(script: str) -> str:
-    """Hand a batch script to Slurm; returns the job's id (of a heterogeneous job, its leader's)."""
-    return run_command(("sbatch", "--parsable"), text=script).strip().partition(";")[0]
+    """Hand a batch script to Slurm; returns the job's id (of a heterogeneous job, its leader's).
+
+    What the job's environment can hold of this process's is a short list without secrets.
+    """
+    shared = {name: os.environ[name] for name in _SHARED if name in os.environ}
+    return run_command(("sbatch", "--parsable"), text=script, environment=shared).strip().partition(";")[0]
 
 
 def components(job: str) -> list[Component]:
@@ -139,7 +152,7 @@ def words_of(line: str) -> dict[str, str]:
     marks = list(_WORD.finditer(line))
     ends = [mark.start() for mark in marks[1:]] + [len(line)]
     found: dict[str, str] = {}
-    for mark, end in zip(marks, ends, strict=True):
+    for mark, end in zip(marks, ends, strict=False):
         found.setdefault(mark.group(1), line[mark.end() : end].strip())
     return found
 

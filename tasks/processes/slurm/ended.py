@@ -8,10 +8,8 @@ from tasks.errors import AllocationEnded, NodeLost, RetrainError
 from tasks.processes.slurm.commands import Component
 
 _HOW = {
-    "PREEMPTED": ("was preempted by a job of higher priority", "resume asks for new nodes; another QOS or partition "
-                  "may not be preempted"),
-    "TIMEOUT": ("reached its time limit", "resume goes on with what is complete; raise "
-                "launch.slurm.time_limit_minutes"),
+    "PREEMPTED": ("was preempted by a job of higher priority", "resume asks for new nodes"),
+    "TIMEOUT": ("reached its time limit", "resume goes on; raise launch.slurm.time_limit_minutes"),
     "DEADLINE": ("reached its deadline", "resume asks for new nodes"),
     "CANCELLED": ("was cancelled", "resume asks for new nodes"),
     "OUT_OF_MEMORY": ("ran out of memory", "see the log of the process; ask for nodes with more memory"),
@@ -39,16 +37,16 @@ def fault_of(job: str, found: Sequence[Component], nodes: Mapping[int, Sequence[
     where = shown(nodes.get(worst.offset, ())) or names
     if worst.waits or worst.restarts:
         return AllocationEnded(
-            f"Slurm took the nodes {where} of job {job} back and put it into the queue again "
+            f"Slurm took the nodes {names} of job {job} back and put it into the queue again "
             f"({worst.reason or worst.state})",
-            where=where,
+            where=names,
             hint="resume asks for new nodes",
         )
     if worst.state == "NODE_FAIL" or worst.reason == "NodeDown":
         return lost(where, f"Slurm ended job {job}: {worst.state} {worst.reason}".rstrip())
     how, hint = _HOW.get(worst.state, (f"ended ({worst.state} {worst.reason})".replace(" )", ")"), ""))
     return AllocationEnded(
-        f"job {job} on {where} {how}", where=where, hint=hint or "see logs/ of the run, slurm-*.log"
+        f"job {job} on {names} {how}", where=names, hint=hint or "see logs/ of the run, slurm-*.log"
     )
 
 
@@ -57,7 +55,7 @@ def lost(node: str, how: str) -> NodeLost:
     return NodeLost(
         f"node {node} is lost: {how}",
         where=node,
-        hint=f"resume on others: --set launch.slurm.exclude='[\"{node}\"]'; its administrator should hear of it",
+        hint=f"resume on other nodes: --set 'launch.slurm.exclude=[\"{node}\"]'",
     )
 
 

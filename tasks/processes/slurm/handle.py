@@ -86,7 +86,7 @@ class SlurmHandle:
         return ServiceError(
             f"{self.spec.name} could not be started on {self.node}: {why}",
             where=f"{self.node}; log: {self.log}",
-            hint="do the nodes see the run folder and this project? launch.slurm.python names their interpreter",
+            hint="do the nodes see the run folder, this project and launch.slurm.python?",
             log_tail=self.tail(),
         )
 

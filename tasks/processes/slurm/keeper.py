@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import threading
@@ -43,9 +44,7 @@ class Keeper:
         silence_s: Longest time without a word of a node.
     """
 
-    def __init__(
-        self, words: Sequence[str], nodes: Sequence[str], silence_s: float, environment: dict[str, str]
-    ):
+    def __init__(self, words: Sequence[str], nodes: Sequence[str], silence_s: float):
         self._silence_s = silence_s
         self._places: dict[str, NodePlace] = {}
         self._faults: list[RetrainError] = []
@@ -53,7 +52,7 @@ class Keeper:
         self._heard = dict.fromkeys(nodes, time.monotonic())
         self._stopping = False
         self._process: subprocess.Popen[bytes] = fork_tied(
-            words, cleaned_environment(environment), stdout=subprocess.PIPE
+            words, cleaned_environment(os.environ), stdout=subprocess.PIPE
         )
         self._thread = threading.Thread(target=self._read, name="keeper", daemon=True)
         self._thread.start()

@@ -185,10 +185,7 @@ class SlurmLauncher:
             self._forget_ended()
             fitting = [one for one in self._open if one.phase.name == phase.name and one.plays(role)]
             if not fitting and phase.name == "train":
-                fitting = [one for one in self._open if one.plays("train")]
-                for one in fitting:
-                    if not self._works(one, "serve"):
-                        one.release("serve")
+                fitting = self._train_alone()
             for one in [one for one in self._open if one not in fitting and not self._works(one)]:
                 self._open.remove(one)
                 one.close()
@@ -202,6 +199,14 @@ class SlurmLauncher:
             self._open.append(opened)
             self._remember(opened)
             return opened
+
+    def _train_alone(self) -> list[Allocation]:
+        """The capture's allocation if it is open: training stays on its node, the serving nodes go back."""
+        found = [one for one in self._open if one.plays("train")]
+        for one in found:
+            if not self._works(one, "serve"):
+                one.release("serve")
+        return found
 
     def _forget_ended(self) -> None:
         self._handles = [(held, one) for held, one in self._handles if not one.has_ended]

@@ -24,7 +24,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Phase:
-    """One job: its name in the run, and its components; the first one leads, and cannot go before the others."""
+    """One job: its name in the run, and its components; the first one leads and cannot go before others."""
 
     name: str
     groups: tuple[Group, ...]

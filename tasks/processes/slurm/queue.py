@@ -13,9 +13,17 @@ _FIRST_POLL_S = 0.3
 _POLL_S = 5.0
 _MISSED = 5
 """Questions in a row that a busy controller may leave without an answer."""
-_NEVER = ("BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit",
-          "ReqNodeNotAvail(", "AssocMaxJobsLimit!", "AccountNotAllowed", "QOSNotAllowed", "ReservationDeleted",
-          "JobLaunchFailure", "DependencyNeverSatisfied")  # fmt: skip
+_NEVER = (
+    "AccountNotAllowed",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+    "JobLaunchFailure",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "QOSNotAllowed",
+    "ReservationDeleted",
+)
 """Reasons that no waiting mends."""
 log = logging.getLogger("retrain_dspark")
 
@@ -38,7 +46,7 @@ def wait_for_nodes(job: str, timeout_s: float, tell: Tell) -> list[Component]:
     """Wait until every component runs.
 
     Raises:
-        AllocationEnded: The job ended, cannot ever start, or waited for `timeout_s`. It is not cancelled here.
+        AllocationEnded: The job ended, cannot ever start, or waited for `timeout_s`; it is not cancelled.
         ServiceError: Slurm does not answer.
     """
     started = time.monotonic()

@@ -26,8 +26,9 @@ def batch_script(
 ) -> str:
     """The script that holds the nodes of a phase while the flow lives.
 
-    It exports nothing of the flow's environment and never comes back after preemption: the flow asks for new
-    nodes when it resumes.
+    It is submitted from an environment of a few names (`commands.submit`), which is all that it exports: an
+    empty export would make Slurm run the user's login shell on the node to find one. After preemption it does
+    not come back: the flow asks for new nodes when it resumes.
 
     Args:
         python: Interpreter of the nodes.
@@ -38,8 +39,8 @@ def batch_script(
     slurm = profile.launch.slurm
     first = (
         f"--job-name={job_name}",
-        "--export=NIL",
-        f"--output={log}",
+        "--export=ALL",
+        f'--output="{log}"',
         "--open-mode=append",
         "--no-requeue",
     )
@@ -68,7 +69,12 @@ def group_options(slurm: Slurm, group: Group, pinned: Sequence[str] = ()) -> lis
         "ntasks-per-node": "1",
         "gpus-per-node": str(group.gpus_per_node) if group.gpus_per_node else "",
     }
-    return [*(f"--{name}={value}" for name, value in given.items() if value), "--exclusive", *slurm.options]
+    return [
+        *(f"--{name}={value}" for name, value in given.items() if value),
+        "--exclusive",
+        "--mem=0",
+        *slurm.options,
+    ]
 
 
 def step_words(

@@ -63,7 +63,7 @@ def _quiet_ipv6(interface: str) -> str:
 
 
 def take_port(host: str, wanted: int, first: int, last: int) -> int:
-    """A port of `host` that is free now: the wanted one, one of the range, or any (`first` 0); 0 if none is."""
+    """A port of `host` that is free now: the wanted one, one of a range, or any (`first` 0); else 0."""
     candidates = [wanted] if wanted else range(first, last + 1) if first else [0] * _TRIES
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in candidates:
