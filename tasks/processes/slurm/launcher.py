@@ -158,7 +158,7 @@ class SlurmLauncher:
             "secret_env": dict(spec.secret_env),
             "started": str(started),
             "cwd": os.getcwd(),
-            "folders": [self._profile.launch.scratch] if self._profile.launch.scratch else [],
+            "folders": self._folders_on_nodes(),
             "nodes": {
                 name: {"address": place.address, "interface": place.interface}
                 for name, place in allocation.places.items()
@@ -169,6 +169,11 @@ class SlurmLauncher:
         ) as stream:
             json.dump(row, stream)
         return order, started
+
+    def _folders_on_nodes(self) -> list[str]:
+        """Folders of the run that are links to the nodes' own disks; they exist there only."""
+        links = [path for path in self._run.path.glob("*/*") if path.is_symlink()]
+        return [str(path.readlink()) for path in links]
 
     def _on_node(self, argv: tuple[str, ...]) -> list[str]:
         """The command line with the programs of the nodes' own environment."""
