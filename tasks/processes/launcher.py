@@ -61,7 +61,10 @@ class Handle(Protocol):
 
     spec: ProcessSpec
     pid: int
-    log: Path
+
+    @property
+    def log(self) -> Path:
+        """File with what it prints."""
 
     def poll(self) -> int | None:
         """Exit status, negative for a signal; None while it runs.

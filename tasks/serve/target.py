@@ -9,6 +9,7 @@ from pathlib import Path
 from profiles.address import join_address
 from profiles.schema import Profile
 from tasks.plan.segment_space import refuse_samples_beyond_a_segment
+from tasks.processes.group import start_together
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
 from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
@@ -23,6 +24,7 @@ from tasks.serve.command import (
     transport_of,
 )
 from tasks.serve.models import TargetEndpoint, TargetIdentity
+from tasks.serve.multi_node import across_nodes
 from tasks.serve.readiness import Limits, Wanted, wait_ready
 from tasks.serve.store_master import start_master
 from tasks.serve.target_folder import (
@@ -89,7 +91,9 @@ class TargetServer:
                 secret_env={"VLLM_API_KEY": key},
                 ports=(port,),
             )
-            handle = self._launcher.start(spec, self._run)
+            meeting = place.port(serve.host) if len(place.nodes) > 1 else 0
+            specs = across_nodes(spec, len(place.nodes), serve.host, meeting)
+            handle = start_together(self._launcher, specs, self._run)
             self._handles.append(handle)
             server = Server(f"http://{join_address(serve.host, port)}", serve.served_name, key)
             wanted = Wanted(

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from profiles.schema import Profile
+from tasks.processes.places import LocalPlace
 from tasks.stream.roundtrip_settings import EndResult, Failure, Series, Times, Traffic
 from tasks.validate.store_roundtrip import _settings
 from tasks.validate.store_roundtrip_causes import Logs
 from tasks.validate.store_roundtrip_outcome import Outcome, crossings, percentile, store_facts, worst_crossing
-from tasks.processes.places import LocalPlace
 from tasks.validate.store_roundtrip_plan import StoreEnds, ends_of, planned_series
 
 MIB = 2**20
