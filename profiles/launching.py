@@ -54,6 +54,23 @@ class Slurm(Part):
     """The job ends itself when the flow has not been heard of for so long, seconds."""
 
 
+class Kubernetes(Part):
+    """What a rendered JobSet names (`python -m tasks.processes.jobset`); nothing is started from here."""
+
+    image: Annotated[str, Field(pattern=r"^[^\s]*$")] = ""
+    """Image with the engine and this project."""
+    volume_claim: Annotated[str, Field(pattern=r"^[a-z0-9.-]*$")] = ""
+    """Claim of a volume that all pods mount at /runs: run folders, profile, target."""
+    secret: Annotated[str, Field(pattern=r"^[a-z0-9.-]*$")] = ""
+    """Secret whose key `api-key` is the served target's key."""
+    node_selector: dict[str, str] = {}
+    """Labels that nodes must have."""
+    resources: dict[str, str] = {}
+    """Further resources of each pod, for example an RDMA device plug-in's."""
+    host_network: bool = False
+    """Pods use the network of their node, for fabrics without a plug-in."""
+
+
 class Launch(Part):
     """Where processes start."""
 
@@ -68,6 +85,8 @@ class Launch(Part):
     """Folder on the training node's own disk for the hidden-state log; empty keeps it in the run folder."""
     slurm: Slurm = Slurm()
     """What is asked of Slurm."""
+    kubernetes: Kubernetes = Kubernetes()
+    """What a rendered JobSet names."""
 
     @model_validator(mode="after")
     def _ports_rise(self) -> Launch:

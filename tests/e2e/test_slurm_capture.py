@@ -7,6 +7,7 @@ beside the cluster's controller.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -77,6 +78,8 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmC
 def cluster(running_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
     monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
     running_cluster.wait_idle()
+    for node in NODES:
+        shutil.rmtree(running_cluster.content(node) / "logs", ignore_errors=True)
     return running_cluster
 
 
