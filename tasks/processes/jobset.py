@@ -204,13 +204,29 @@ def _target_folder(profile: Profile) -> Path:
     return Path(_RUNS) / profile.target.model  # an absolute one stays as it is
 
 
+class _Dumper(yaml.SafeDumper):
+    """Scripts as blocks that can be read, and every value written out where it stands."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def manifest_text(profile: Profile, name: str, num_hidden_layers: int) -> str:
+    """The manifest as YAML; arguments and errors as of `manifest`."""
+    found = manifest(profile, name, num_hidden_layers)
+    return yaml.dump(found, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
 def main() -> None:
-    profile = load_profile(sys.argv[1]).profile
     try:
-        print(
-            yaml.safe_dump(manifest(profile, sys.argv[2], int(sys.argv[3])), sort_keys=False, width=1000),
-            end="",
-        )
+        print(manifest_text(load_profile(sys.argv[1]).profile, sys.argv[2], int(sys.argv[3])), end="")
     except UsageError as error:
         raise SystemExit(str(error)) from None
 
