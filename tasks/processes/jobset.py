@@ -1,7 +1,7 @@
 """Renders a Kubernetes JobSet: nodes that serve, and a node that captures and trains. Nothing is started.
 
-`python -m tasks.processes.jobset PROFILE NAME LAYERS` prints the manifest; LAYERS is the target's number of
-hidden layers. Serving pods run the store's master and vLLM; the training pod runs the flow itself, attached to
+`python -m tasks.processes.jobset PROFILE NAME LAYERS` prints it; LAYERS is the target's number of
+hidden layers. Serving pods run the store's master and vLLM; the training pod runs the flow, attached to
 them. The set has succeeded when that has.
 """
 
