@@ -11,7 +11,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from tasks.stream.core import capture
 from tasks.stream.models import CaptureManifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.verify("slurm"), pytest.mark.timeout(1200)]
-PROMPTS = 60
+PROMPTS, MANY = 60, 1060
 
 
 class FakeTargets(SlurmLauncher):
@@ -85,7 +85,14 @@ def cluster(running_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> S
 
 @pytest.fixture
 def run(cluster: SlurmCluster, tmp_path: Path) -> Iterator[RunFolder]:
-    (tmp_path / "prompts").mkdir()
+    found = new_run(cluster, tmp_path, PROMPTS)
+    yield found
+    close_registry(found.services)
+
+
+def new_run(cluster: SlurmCluster, folder: Path, prompts: int) -> RunFolder:
+    tmp_path = folder / f"{prompts}"
+    (tmp_path / "prompts").mkdir(parents=True)
     over: dict[str, Any] = {
         "target": {
             "model": str(write_tiny_target(tmp_path / "target")),
@@ -97,7 +104,7 @@ def run(cluster: SlurmCluster, tmp_path: Path) -> Iterator[RunFolder]:
         "serve": {"served_name": SERVED, "progress_timeout_s": 60},
         "store": {"segment_bytes": 32 * 2**20, "local_buffer_bytes": 32 * 2**20},
         "prompts": {
-            **write_prompts(tmp_path / "prompts", PROMPTS),
+            **write_prompts(tmp_path / "prompts", prompts),
             "train_per_domain": None,
             "evaluate_per_domain": None,
         },
@@ -109,9 +116,7 @@ def run(cluster: SlurmCluster, tmp_path: Path) -> Iterator[RunFolder]:
             "slurm": {"time_limit_minutes": 5, "node_silence_s": 10, "driver_silence_s": 10},
         },
     }
-    found = create_run(tmp_path / "runs", "r1", load_profile("laptop", over).profile)
-    yield found
-    close_registry(found.services)
+    return create_run(tmp_path / "runs", f"r{prompts}", load_profile("laptop", over).profile)
 
 
 def captured(launcher: SlurmLauncher, run: RunFolder) -> CaptureManifest:
@@ -145,29 +150,55 @@ def nothing_is_left(cluster: SlurmCluster) -> None:
     until(lambda: not any(cluster.work(node) for node in NODES))
 
 
-def test_hidden_states_go_from_the_serving_to_the_training_node(
-    cluster: SlurmCluster, run: RunFolder, record_property: Callable[[str, object], None]
-) -> None:
-    """Interface counters: the training node receives all of them, this process's side less than a tenth."""
+@dataclass(frozen=True)
+class Measured:
+    """One capture. Bytes on the interfaces of its nodes, and on this process's side of the bridge."""
+
+    manifest: CaptureManifest
+    sent_by_serving: int
+    received_by_training: int
+    moved_here: int
+
+
+def measured(cluster: SlurmCluster, run: RunFolder) -> Measured:
     launcher = FakeTargets(run.profile(), run)
     try:
         serve = launcher.place(run.profile(), run, "serve", "serve").nodes[0]
         train = launcher.place(run.profile(), run, "stream", "train").nodes[0]
-        sent, received = cluster.bytes_sent(serve), cluster.bytes_received(train)
+        before = cluster.bytes_sent(serve), cluster.bytes_received(train), cluster.bytes_here()
         manifest = captured(launcher, run)
-        sent, received = cluster.bytes_sent(serve) - sent, cluster.bytes_received(train) - received
+        after = cluster.bytes_sent(serve), cluster.bytes_received(train), cluster.bytes_here()
     finally:
         launcher.close()
-    assert manifest.samples == PROMPTS and manifest.counters.lost == 0
-    assert received >= manifest.bytes and sent >= manifest.bytes
-    assert len(samples_of(cluster, train)) == PROMPTS and not samples_of(cluster, serve)
+        close_registry(run.services)
+    assert manifest.counters.lost == 0
     log = stage_folder(run) / "log"
     assert log.is_symlink() and not log.exists(), "this side sees the log"
-    elsewhere = sent - manifest.bytes
-    record_property("captured_bytes", manifest.bytes)
-    record_property("sent_by_serving_node", sent)
-    record_property("of_it_not_hidden_states", elsewhere)
+    assert len(samples_of(cluster, train)) == manifest.samples and not samples_of(cluster, serve)
     assert KEY not in "".join(path.read_text(errors="replace") for path in run.logs.iterdir())
+    return Measured(manifest, *(new - old for old, new in zip(before, after, strict=True)))
+
+
+def test_hidden_states_go_from_the_serving_to_the_training_node(
+    cluster: SlurmCluster, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Interface counters: the training node gets all; the flow's side grows by less than 1 MB per 1,000."""
+    small = measured(cluster, new_run(cluster, tmp_path, PROMPTS))
+    nothing_is_left(cluster)
+    for node in NODES:
+        shutil.rmtree(cluster.content(node) / "logs", ignore_errors=True)
+    large = measured(cluster, new_run(cluster, tmp_path, MANY))
+    for one in (small, large):
+        assert one.sent_by_serving >= one.manifest.bytes and one.received_by_training >= one.manifest.bytes
+    assert small.manifest.samples == PROMPTS and large.manifest.samples == MANY
+    per_thousand = (large.moved_here - small.moved_here) / (MANY - PROMPTS) * 1000
+    record_property("captured_bytes", large.manifest.bytes)
+    record_property("sent_by_serving_node", large.sent_by_serving)
+    record_property("received_by_training_node", large.received_by_training)
+    record_property("flow_side_bytes", large.moved_here)
+    record_property("flow_side_bytes_per_1000_samples", round(per_thousand))
+    print(small.moved_here, large.moved_here, per_thousand, large.received_by_training, large.manifest.bytes)
+    assert per_thousand < 1e6
     nothing_is_left(cluster)
 
 

@@ -115,6 +115,11 @@ class SlurmCluster:
     def bytes_received(self, node: str) -> int:
         return self._counter(node, "tx_bytes")
 
+    def bytes_here(self) -> int:
+        """Bytes that this machine itself, beside the nodes, has sent to and received from them."""
+        folder = Path(f"/sys/class/net/{self.prefix}br/statistics")
+        return sum(int((folder / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
+
     def _counter(self, node: str, name: str) -> int:
         return int(Path(f"/sys/class/net/{self.device(node)}/statistics/{name}").read_text())
 
