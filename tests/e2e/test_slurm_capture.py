@@ -35,6 +35,7 @@ from tasks.serve.target import TargetServer
 from tasks.serve.target_folder import resolve_target
 from tasks.stream.core import capture
 from tasks.stream.models import CaptureManifest
+from tasks.validate.core import validate
 
 pytestmark = [pytest.mark.e2e, pytest.mark.verify("slurm"), pytest.mark.timeout(1200)]
 PROMPTS, MANY = 60, 1060
@@ -100,7 +101,7 @@ def new_run(cluster: SlurmCluster, folder: Path, prompts: int) -> RunFolder:
             "aux_layer_ids": list(AUX_LAYERS),
             "max_model_len": 128,
         },
-        "hardware": {"roles": {"colocated": False}},
+        "hardware": {"min_memory_gib": 1, "roles": {"colocated": False}},
         "serve": {"served_name": SERVED, "progress_timeout_s": 60},
         "store": {"segment_bytes": 32 * 2**20, "local_buffer_bytes": 32 * 2**20},
         "prompts": {
@@ -148,6 +149,25 @@ def samples_of(cluster: SlurmCluster, node: str) -> set[str]:
 def nothing_is_left(cluster: SlurmCluster) -> None:
     until(lambda: not cluster.jobs(), 60.0)
     until(lambda: not any(cluster.work(node) for node in NODES))
+
+
+def test_nodes_are_validated_where_they_are(cluster: SlurmCluster, run: RunFolder) -> None:
+    """Facts come from the nodes themselves, and the store's round trip crosses the link between them."""
+    launcher = FakeTargets(run.profile(), run)
+    folder = run.path / "01-validate"
+    folder.mkdir()
+    try:
+        report = validate(run.profile(), run, folder, launcher, SilentProgress())
+        serve = launcher.place(run.profile(), run, "serve", "serve").nodes[0]
+        train = launcher.place(run.profile(), run, "stream", "train").nodes[0]
+    finally:
+        launcher.close()
+    wrong = [(check.id, check.subject, check.message) for check in report.checks if check.status == "fail"]
+    assert not wrong and {"store-check-master", "store-check-produce"} < set(launcher.started)
+    assert {check.subject for check in report.checks if check.id == "net.address"} == {serve, train}
+    (trip,) = [check for check in report.checks if check.id == "store.roundtrip"]
+    assert trip.status == "pass" and "eth0 -> eth0" in trip.observed
+    nothing_is_left(cluster)
 
 
 @dataclass(frozen=True)

@@ -254,6 +254,8 @@ def _write_files(cluster: SlurmCluster, node_timeout_s: int) -> None:
         default = "YES" if name == "batch" else "NO"
         text += f"PartitionName={name} Nodes=n[1-3] Default={default} MaxTime=INFINITE PriorityTier={tier}\n"
     cluster.conf.write_text(text)
+    names = [f"{cluster.address(node)} {node}" for node in NODES]
+    (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
 
@@ -291,7 +293,10 @@ def _slurmd(cluster: SlurmCluster, node: str) -> subprocess.Popen[bytes]:
     folder = cluster.folder
     inside = (
         f"hostname {node} && mount --bind {folder}/nodes/{node} {folder}/private"
-        f" && mount -t tmpfs none {folder}/nodes && mount -t tmpfs none /sys/fs/cgroup"
+        f" && mount -t tmpfs none {folder}/nodes"
+        # A new sysfs shows the devices of this network.
+        " && mount -t sysfs none /sys && mount -t tmpfs none /sys/fs/cgroup"
+        f" && mount --bind {folder}/hosts /etc/hosts"
         f" && exec slurmd -D -N {node}"
     )
     words = [
