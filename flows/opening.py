@@ -107,6 +107,7 @@ def _closing(ctx: RunContext, tracker: Tracker) -> Iterator[None]:
         status, ended = "KILLED", "cancelled"
         raise
     finally:
+        ctx.launcher.close()
         ctx.run.remember(mlflow_parent_run_id=tracker.ids.get(ctx.run.run_id))
         close_folder(ctx.run, ended, ctx.rows, fault, time.monotonic() - started)
         for name in ("summary.json", "report.html"):
@@ -114,7 +115,6 @@ def _closing(ctx: RunContext, tracker: Tracker) -> Iterator[None]:
         for path in sorted((ctx.run.path / "figures").glob("*.png")):
             tracker.log_file(None, path, "figures")
         tracker.close(status)
-        ctx.launcher.close()
         close_registry(ctx.run.services)
 
 

@@ -188,6 +188,16 @@ class Profile(Part):
         return self
 
     @model_validator(mode="after")
+    def _launch_agrees(self) -> Profile:
+        """Refuse to ask a cluster for serving nodes on which nothing would serve."""
+        if self.launch.kind != "local" and self.serve.kind == "attach":
+            raise ValueError(
+                f"launch.kind is {self.launch.kind}, which asks for nodes that serve, but serve.kind attach "
+                "uses a server that already runs; run on the training node itself with launch.kind local"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _store_is_reached_by_all(self) -> Profile:
         """Refuse an address that each of several hosts would take for itself."""
         if not self.hardware.roles.span_hosts or self.launch.kind != "local":

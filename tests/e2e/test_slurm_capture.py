@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_runs import until
-from slurm_cluster import NODES, SlurmCluster, remains, slurm_cluster
+from cluster_runs import made_ready, new_cluster, nothing_is_left, until
+from slurm_cluster import NODES, SlurmCluster
 from streaming_bench import FAKE, KEY, SERVED, stage_folder, write_prompts
 from word_target import AUX_LAYERS, write_tiny_target
 
@@ -70,18 +70,13 @@ class FakeTargets(SlurmLauncher):
 
 @pytest.fixture(scope="module")
 def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with slurm_cluster(tmp_path_factory.mktemp("slurm") / "c") as found:
+    with new_cluster(tmp_path_factory) as found:
         yield found
-    assert remains(found) == []
 
 
 @pytest.fixture
 def cluster(running_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
-    running_cluster.wait_idle()
-    for node in NODES:
-        shutil.rmtree(running_cluster.content(node) / "logs", ignore_errors=True)
-    return running_cluster
+    return made_ready(running_cluster, monkeypatch)
 
 
 @pytest.fixture
@@ -144,11 +139,6 @@ def captured(launcher: SlurmLauncher, run: RunFolder) -> CaptureManifest:
 
 def samples_of(cluster: SlurmCluster, node: str) -> set[str]:
     return {path.name for path in cluster.content(node).glob("logs/*/*.safetensors")}
-
-
-def nothing_is_left(cluster: SlurmCluster) -> None:
-    until(lambda: not cluster.jobs(), 60.0)
-    until(lambda: not any(cluster.work(node) for node in NODES))
 
 
 def test_nodes_are_validated_where_they_are(cluster: SlurmCluster, run: RunFolder) -> None:

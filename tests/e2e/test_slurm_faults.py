@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cluster_runs import cluster_profile, opened, program, until
-from slurm_cluster import NODES, SlurmCluster, remains, slurm_cluster
+from cluster_runs import cluster_profile, made_ready, new_cluster, nothing_is_left, opened, program, until
+from slurm_cluster import SlurmCluster
 
 from tasks.errors import EXIT_RESUMABLE, AllocationEnded, NodeLost
 from tasks.processes.launcher import Handle
@@ -24,21 +24,13 @@ SAVES = (
 
 @pytest.fixture(scope="module")
 def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with slurm_cluster(tmp_path_factory.mktemp("slurm") / "c") as found:
+    with new_cluster(tmp_path_factory) as found:
         yield found
-    assert remains(found) == []
 
 
 @pytest.fixture
 def cluster(running_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
-    running_cluster.wait_idle()
-    return running_cluster
-
-
-def nothing_is_left(cluster: SlurmCluster) -> None:
-    until(lambda: not cluster.jobs(), 60.0)
-    until(lambda: not any(cluster.work(node) for node in NODES))
+    return made_ready(running_cluster, monkeypatch)
 
 
 def raised_by(handle: Handle, timeout_s: float) -> BaseException:

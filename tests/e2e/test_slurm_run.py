@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_runs import until
-from slurm_cluster import LOGIN, NODES, SlurmCluster, remains, slurm_cluster
+from cluster_runs import new_cluster, nothing_is_left
+from slurm_cluster import LOGIN, NODES, SlurmCluster
 
 from tasks.run_folder import RUNS_ENV
 from tasks.stages import STAGE_NAMES
@@ -86,9 +86,8 @@ class FlowOnLogin:
 
 @pytest.fixture(scope="module")
 def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with slurm_cluster(tmp_path_factory.mktemp("slurm") / "c") as found:
+    with new_cluster(tmp_path_factory) as found:
         yield found
-    assert remains(found) == []
 
 
 @pytest.fixture
@@ -107,11 +106,6 @@ def flow(running_cluster: SlurmCluster, tmp_path: Path) -> Iterator[FlowOnLogin]
 def words_of(cluster: SlurmCluster, *more: str) -> list[str]:
     scratch = f"launch.scratch={cluster.private}/logs"
     return [word for one in (*SMALLER, scratch, *more) for word in ("--set", one)]
-
-
-def nothing_is_left(cluster: SlurmCluster) -> None:
-    until(lambda: not cluster.jobs(), 60.0)
-    until(lambda: not any(cluster.work(node) for node in NODES))
 
 
 def test_a_whole_run_on_three_nodes(

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_runs import cluster_profile, opened, program, until
-from slurm_cluster import NODES, SlurmCluster, remains, slurm_cluster
+from cluster_runs import cluster_profile, made_ready, new_cluster, nothing_is_left, opened, program, until
+from slurm_cluster import NODES, SlurmCluster
 
 from tasks.errors import AllocationEnded, ServiceError, UsageError
 from tasks.processes.group import start_all
@@ -37,22 +37,13 @@ CONNECTS = (
 
 @pytest.fixture(scope="module")
 def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with slurm_cluster(tmp_path_factory.mktemp("slurm") / "c") as found:
+    with new_cluster(tmp_path_factory) as found:
         yield found
-    assert remains(found) == []
 
 
 @pytest.fixture
 def cluster(running_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    """The cluster with nothing on it, and this process told where it is."""
-    monkeypatch.setenv("SLURM_CONF", str(running_cluster.conf))
-    running_cluster.wait_idle()
-    return running_cluster
-
-
-def nothing_is_left(cluster: SlurmCluster) -> None:
-    until(lambda: not cluster.jobs())
-    until(lambda: not any(cluster.work(node) for node in NODES))
+    return made_ready(running_cluster, monkeypatch)
 
 
 def wait_end(handle: Handle, timeout_s: float = 30.0) -> int:

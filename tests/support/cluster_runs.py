@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from slurm_cluster import SlurmCluster
+import pytest
+from slurm_cluster import NODES, SlurmCluster, remains, slurm_cluster
 
 from profiles.schema import Profile
 from tasks.processes.launcher import ProcessSpec, launcher_of
@@ -30,6 +31,29 @@ def cluster_profile(slurm: dict[str, Any] | None = None, **launch: Any) -> Profi
             "target": {"model": "nowhere", "aux_layer_ids": [2]},
         }
     )
+
+
+@contextmanager
+def new_cluster(factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A cluster for the tests of a module; nothing of it remains."""
+    with slurm_cluster(factory.mktemp("slurm") / "c") as found:
+        yield found
+    assert remains(found) == []
+
+
+def made_ready(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """The cluster with nothing on it, and this process told where it is."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    cluster.wait_idle()
+    for node in NODES:
+        shutil.rmtree(cluster.content(node) / "logs", ignore_errors=True)
+    return cluster
+
+
+def nothing_is_left(cluster: SlurmCluster) -> None:
+    """No job, and no process on any node."""
+    until(lambda: not cluster.jobs(), 60.0)
+    until(lambda: not any(cluster.work(node) for node in NODES))
 
 
 @contextmanager
@@ -60,7 +84,3 @@ def until(condition: Callable[[], object], timeout_s: float = 30.0) -> Any:
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
     return value
-
-
-def said(caplog: Any) -> str:
-    return "\n".join(record.getMessage() for record in caplog.records if record.levelno >= logging.INFO)
