@@ -78,7 +78,16 @@ def test_a_preempted_job_is_named(cluster: SlurmCluster, tmp_path: Path) -> None
     with opened(cluster, tmp_path, cluster_profile()) as (launcher, run, _):
         trainer = launcher.start(program("trainer", "train", SLEEPS, stage="train"), run)
         urgent = cluster.command(
-            "sbatch", "--parsable", "-p", "urgent", "-N3", "--exclusive", "--wrap", "sleep 600"
+            "sbatch",
+            "--parsable",
+            "-p",
+            "urgent",
+            "-N3",
+            "--exclusive",
+            "-o",
+            "/dev/null",
+            "--wrap",
+            "sleep 600",
         ).strip()
         error = raised_by(trainer, 60.0)
         assert isinstance(error, AllocationEnded) and "preempted" in error.what and "n1" in error.where

@@ -20,6 +20,7 @@ from tasks.processes.launcher import Handle, ProcessSpec
 from tasks.processes.registry import reap_stale
 
 pytestmark = pytest.mark.integration
+QUIET = "--output=/dev/null"
 CANARY = "canary-7f1e93"
 SLEEPS = "import time; print('up', flush=True); time.sleep(600)"
 LISTENS = (
@@ -143,7 +144,9 @@ def test_slurm_refuses(cluster: SlurmCluster, tmp_path: Path) -> None:
 @pytest.mark.verify("slurm")
 def test_a_job_that_waits_is_shown_and_withdrawn(cluster: SlurmCluster, tmp_path: Path) -> None:
     """While another job has the nodes, Slurm's reason is told; after the limit nothing stays in the queue."""
-    other = cluster.command("sbatch", "--parsable", "-N3", "--exclusive", "--wrap", "sleep 600").strip()
+    other = cluster.command(
+        "sbatch", "--parsable", "-N3", "--exclusive", QUIET, "--wrap", "sleep 600"
+    ).strip()
     try:
         until(lambda: f"{other} wrap RUNNING" in cluster.jobs())
         profile = cluster_profile({"queue_timeout_s": 2.0})
