@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,11 +27,11 @@ from tasks.budget import Spending, WatchedLauncher, WatchedProgress
 from tasks.errors import ProfileError, RetrainError, UsageError
 from tasks.execute import RunContext
 from tasks.processes.guard import close_registry
-from tasks.processes.launcher import launcher_for
+from tasks.processes.launcher import launcher_of
 from tasks.profile_secrets import refuse_secrets
 from tasks.publish.task import check_hub
 from tasks.redaction import redact
-from tasks.report.progress import LineProgress, shown_progress
+from tasks.report.progress import LineProgress, RunProgress, shown_progress
 from tasks.run_folder import RunFolder, create_run, new_run_id, open_run, run_root
 from tasks.stage import MANIFEST
 from tasks.stages import PUBLISH
@@ -71,7 +71,7 @@ def opened_run(
             loaded.profile,
             tracker,
             WatchedProgress(progress, spending),
-            WatchedLauncher(launcher_for(loaded.profile), spending),
+            WatchedLauncher(launcher_of(loaded.profile, run, _waiting(progress)), spending),
             from_stage,
             flow_run_id,
         )
@@ -117,6 +117,7 @@ def _closing(ctx: RunContext, tracker: Tracker, spending: Spending) -> Iterator[
         raise
     finally:
         spending.keep()
+        ctx.launcher.close()
         ctx.run.remember(mlflow_parent_run_id=tracker.ids.get(ctx.run.run_id))
         close_folder(ctx.run, ended, ctx.rows, fault, time.monotonic() - started)
         for name in ("summary.json", "report.html"):
@@ -238,6 +239,15 @@ def flow_run_of_now() -> str:
     from prefect.runtime import flow_run
 
     return str(flow_run.id or "")
+
+
+def _waiting(progress: RunProgress) -> Callable[[float, str], None]:
+    """Shows how long nodes have been waited for, and why."""
+
+    def tell(seconds: float, note: str) -> None:
+        progress.update(done=round(seconds), total=None, unit="s", note=note)
+
+    return tell
 
 
 def _run_logger() -> Any:

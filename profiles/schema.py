@@ -16,6 +16,7 @@ from profiles.budget import Budget
 from profiles.deploying import Deploy
 from profiles.evaluation import Evaluate
 from profiles.hardware import Hardware
+from profiles.launching import Launch
 from profiles.part import Count, Dtype, Part
 from profiles.prompting import Prompts
 from profiles.publishing import Publish
@@ -124,6 +125,8 @@ class Profile(Part):
     """Minutes that a run takes on the hardware described; shown before it starts."""
     hardware: Hardware = Hardware()
     """What the machines must offer."""
+    launch: Launch = Launch()
+    """Where processes start."""
     target: Target
     """The served LLM."""
     store: Store = Store()
@@ -190,10 +193,20 @@ class Profile(Part):
         return self
 
     @model_validator(mode="after")
+    def _launch_agrees(self) -> Profile:
+        """Refuse to ask a cluster for serving nodes on which nothing would serve."""
+        if self.launch.kind != "local" and self.serve.kind == "attach":
+            raise ValueError(
+                f"launch.kind is {self.launch.kind}, which asks for nodes that serve, but serve.kind attach "
+                "uses a server that already runs; run on the training node itself with launch.kind local"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _store_is_reached_by_all(self) -> Profile:
         """Refuse an address that each of several hosts would take for itself."""
-        if not self.hardware.roles.span_hosts:
-            return self
+        if not self.hardware.roles.span_hosts or self.launch.kind != "local":
+            return self  # a launcher of nodes gives every process the address of its own
         addresses = {} if self.serve.kind == "attach" and self.store.interface else {"host": self.store.host}
         if self.store.master:
             addresses["master"] = host_of(self.store.master)

@@ -113,3 +113,15 @@ class PublishError(RetrainError):
 
 class GateRefused(PublishError):
     """Publication is refused; a draft that is merely not better is *held*, not refused."""
+
+
+class NodeLost(ServiceError):
+    """A node of the run's allocation failed; the same run can be resumed on others."""
+
+    exit_code = EXIT_RESUMABLE
+
+
+class AllocationEnded(ServiceError):
+    """The cluster took the nodes back (preemption, wall time, cancellation) or never gave them."""
+
+    exit_code = EXIT_RESUMABLE

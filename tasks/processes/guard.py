@@ -16,7 +16,8 @@ import threading
 from pathlib import Path
 
 from tasks.processes.identity import is_running, start_time
-from tasks.processes.registry import Entry, read_entries, reap
+from tasks.processes.registry import Owned, read_entries, reap
+from tasks.processes.slurm.jobs import read_jobs
 
 _CHECK_S = 1.0
 _GRACE_S = 3.0  # the kernel told its direct children already; in all it must stay within 15 s
@@ -53,7 +54,7 @@ def start_guard(services_dir: Path) -> None:
 
 def close_registry(services_dir: Path) -> None:
     """End the guard of a run that is over; it stays while a process of the run is still registered."""
-    if any(True for _ in read_entries(services_dir)):
+    if any(read_entries(services_dir)) or any(read_jobs(services_dir)):
         return
     with _lock:
         guard = _guards.pop(services_dir, None)
@@ -82,7 +83,7 @@ def watch(services_dir: Path, owner: int, owner_start: int) -> None:
             return
         poller.poll(_CHECK_S * 1000)
 
-    def owned(entry: Entry) -> bool:
+    def owned(entry: Owned) -> bool:
         return entry.owner_pid == owner and entry.owner_start_time == owner_start
 
     reap(services_dir, grace_s=_GRACE_S, only=owned)

@@ -8,10 +8,10 @@ import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from profiles.schema import Profile
 from tasks.errors import ServiceError
@@ -20,8 +20,10 @@ from tasks.processes.ending import MARKER, end, wait_ports_free
 from tasks.processes.environment import child_environment
 from tasks.processes.forker import Forker
 from tasks.processes.guard import start_guard
-from tasks.processes.identity import boot_id, host_name, start_time
+from tasks.processes.identity import boot_id, host_name, process_row, start_time
 from tasks.processes.nodes import Node, NodeRole, address_towards
+from tasks.processes.places import LocalPlace, Place
+from tasks.processes.ports import listening_pids
 from tasks.run_folder import RunFolder
 
 _TIE = Path(__file__).with_name("tie.py")
@@ -40,6 +42,7 @@ class ProcessSpec:
         secret_env: Added too, and never written anywhere.
         ports: Ports that it listens on; ending it waits until they are free.
         grace_s: Time that it gets to end itself when it is asked to, seconds.
+        node: Which node of the role, from 0.
     """
 
     name: str
@@ -50,6 +53,7 @@ class ProcessSpec:
     secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     ports: tuple[int, ...] = ()
     grace_s: float = 10.0
+    node: int = 0
 
 
 class Handle(Protocol):
@@ -57,10 +61,21 @@ class Handle(Protocol):
 
     spec: ProcessSpec
     pid: int
-    log: Path
+
+    @property
+    def log(self) -> Path:
+        """File with what it prints."""
 
     def poll(self) -> int | None:
-        """Exit status, negative for a signal; None while it runs."""
+        """Exit status, negative for a signal; None while it runs.
+
+        Raises:
+            NodeLost: Its node failed.
+            AllocationEnded: Its nodes were taken back.
+        """
+
+    def listens_on(self, port: int) -> bool:
+        """Whether it, or what it started, listens on this port of its node."""
 
     def stop(self, grace_s: float | None = None) -> None:
         """End it and everything it started, after its own grace or this one; may be called again."""
@@ -69,18 +84,41 @@ class Handle(Protocol):
         """Last lines of its log."""
 
 
+def _quiet(seconds: float, note: str) -> None:
+    """Tells nobody."""
+
+
 class Launcher(Protocol):
-    """Where processes run."""
+    """Where processes run. A launcher of a cluster asks for nodes when the first process needs them."""
 
     def nodes(self, profile: Profile) -> tuple[Node, ...]:
-        """Every node of the plan; starts nothing."""
+        """Every node of the plan."""
+
+    def place(self, profile: Profile, run: RunFolder, stage: str, role: str) -> Place:
+        """Where processes of this stage and role will be; waits for the nodes if there are none yet."""
 
     def start(self, spec: ProcessSpec, run: RunFolder) -> Handle:
         """Start a process; raises ServiceError if it cannot be started."""
 
+    def close(self) -> None:
+        """Give back what the launcher holds; may be called again, and is of no use afterwards."""
+
+
+def launcher_of(profile: Profile, run: RunFolder, tell: Callable[[float, str], None] = _quiet) -> Launcher:
+    """The launcher of a run, by `launch.kind`; close it at the run's end.
+
+    Args:
+        tell: Called with seconds and a note while nodes are waited for.
+    """
+    if profile.launch.kind == "slurm":
+        from tasks.processes.slurm.launcher import SlurmLauncher
+
+        return SlurmLauncher(profile, run, tell)
+    return LocalLauncher()
+
 
 def launcher_for(profile: Profile) -> Launcher:
-    """The launcher that the profile asks for; every process of a local run is on this machine."""
+    """The launcher of work without a run: on this machine, whatever the profile asks for."""
     return LocalLauncher()
 
 
@@ -121,6 +159,10 @@ class LocalHandle:
     def poll(self) -> int | None:
         return self._process.poll()
 
+    def listens_on(self, port: int) -> bool:
+        rows = (process_row(pid) for pid in listening_pids(port))
+        return any(row is not None and self.pid in (row.pid, row.group, row.session) for row in rows)
+
     def stop(self, grace_s: float | None = None) -> None:
         with self._lock:
             if self._stopped:
@@ -142,6 +184,26 @@ class LocalHandle:
 _forker = Forker()
 
 
+def fork_tied(
+    words: Sequence[str], environment: Mapping[str, str], stdout: int | IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own that is told to end when this interpreter ends."""
+    return _forker.call(lambda: _tied(words, environment, stdout))
+
+
+def _tied(
+    words: Sequence[str], environment: Mapping[str, str], stdout: int | IO[bytes]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_TIE), str(os.getpid()), *words],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
 class LocalLauncher:
     """Starts processes on this machine.
 
@@ -156,6 +218,12 @@ class LocalLauncher:
         spans = profile.hardware.roles.span_hosts
         address = address_towards(profile.store.host) if spans else profile.store.host
         return (Node(host_name(), self._role, address),)
+
+    def place(self, profile: Profile, run: RunFolder, stage: str, role: str) -> Place:
+        return LocalPlace(profile)
+
+    def close(self) -> None:
+        """Nothing is held: each process is ended by who started it."""
 
     def start(self, spec: ProcessSpec, run: RunFolder) -> LocalHandle:
         start_guard(run.services)
@@ -177,17 +245,9 @@ class LocalLauncher:
 
     def _fork(self, spec: ProcessSpec, log: Path, marker: str) -> subprocess.Popen[bytes]:
         env = child_environment(os.environ, {**spec.env, MARKER: marker}, spec.secret_env)
-        argv = [sys.executable, "-I", "-S", str(_TIE), str(os.getpid()), *spec.argv]
         try:
             with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
-                return subprocess.Popen(
-                    argv,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+                return _tied(spec.argv, env, output)
         except OSError as error:
             raise ServiceError(
                 f"{spec.name} could not be started: {error}", where=spec.argv[0], hint="see the command line"

@@ -10,11 +10,29 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tasks.processes.ending import end, members, wait_ports_free
 from tasks.processes.identity import boot_id, host_name, is_running
+from tasks.processes.slurm.jobs import read_jobs, reap_job
 
 _SECRET_FLAGS = ("--api-key", "--hf-token", "--ssl-keyfile-password")
+
+
+class Owned(Protocol):
+    """What has an owner process: a started process, or a job at Slurm."""
+
+    @property
+    def owner_pid(self) -> int: ...
+
+    @property
+    def owner_start_time(self) -> int: ...
+
+    @property
+    def is_here(self) -> bool: ...
+
+    @property
+    def owner_is_alive(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -84,11 +102,12 @@ def reap(
     services_dir: Path,
     *,
     grace_s: float = 5.0,
-    only: Callable[[Entry], bool] = lambda entry: True,
+    only: Callable[[Owned], bool] = lambda entry: True,
 ) -> list[str]:
-    """End every registered process of a run that is still the same process, with its whole group.
+    """End every registered process of a run that is still the same process, with its whole group, and cancel
+    its jobs at Slurm.
 
-    Processes of another host are left alone; a recycled pid is never touched.
+    What another host started is left alone; a recycled pid is never touched.
 
     Returns:
         One line for the log for each process that was ended or forgotten.
@@ -106,6 +125,9 @@ def reap(
         path.unlink(missing_ok=True)
         lines.append(f"{entry.name} (pid {entry.pid}): " + (f"ended {ended} processes" if ended else "gone"))
         lines += [f"{entry.name}: port {port} is still busy" for port in busy]
+    for path, job in read_jobs(services_dir):
+        if job.host == host_name() and only(job):
+            lines.append(reap_job(path, job))
     return lines
 
 

@@ -15,14 +15,14 @@ from profiles.address import join_address
 from profiles.schema import Profile
 from profiles.serving import TapPoint
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
-from tasks.processes.ports import free_port
-from tasks.processes.service import running
+from tasks.processes.service import running_together
 from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.command import dspark_speculative_config, engine_version, server_argv, server_environment
 from tasks.serve.cpu import interpreter_environment
 from tasks.serve.deaths import telling_deaths
 from tasks.serve.engine_needs import refuse_unfit
+from tasks.serve.multi_node import across_nodes
 from tasks.serve.options import Node, runner_environment, tap_environment
 from tasks.serve.readiness import Wanted, wait_ready
 from tasks.serve.target import start_limits
@@ -173,8 +173,9 @@ def serve_arm(
         ServiceError: It did not become ready; the end of its log is in the error.
     """
     refuse_unfit(profile, engine_version())
-    host = profile.serve.host
-    port = free_port(host)
+    place = launcher.place(profile, run, "evaluate", "serve")
+    profile, host = place.profile, place.profile.serve.host
+    port = place.port(host)
     key = secrets.token_urlsafe(32)
     spec = ProcessSpec(
         name=name,
@@ -187,7 +188,8 @@ def serve_arm(
     )
     server = Server(f"http://{join_address(host, port)}", profile.serve.served_name, key)
     wanted = Wanted(server, port, target_dir, request_id=f"{run.run_id}-{name}-ready", extraction=False)
-    with running(launcher, spec, run) as handle:
+    meeting = place.port(host) if len(place.nodes) > 1 else 0
+    with running_together(launcher, across_nodes(spec, len(place.nodes), host, meeting), run) as handle:
         wait_ready(handle, wanted, start_limits(profile), progress)
         with telling_deaths(lambda: [handle]):
             yield ArmEndpoint(

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.errors import PortInUse, ServiceError
-from tasks.processes.identity import process_row
 from tasks.processes.launcher import Handle
-from tasks.processes.ports import listening_pids, port_holder
+from tasks.processes.ports import port_holder
 from tasks.report.progress import Progress
 from tasks.serve.log_causes import service_error
 from tasks.serve.vllm_http import Server
@@ -121,8 +120,7 @@ def _require_time(handle: Handle, elapsed_s: float, silent_s: float, limits: Lim
 
 def require_ours(handle: Handle, port: int) -> None:
     """Refuse a port on which a process answers that does not belong to `handle`'s session."""
-    rows = (process_row(pid) for pid in listening_pids(port))
-    if any(row is not None and handle.pid in (row.pid, row.group, row.session) for row in rows):
+    if handle.listens_on(port):
         return
     raise PortInUse(
         f"port {port} is in use by another process: {port_holder(port)}",

@@ -9,7 +9,7 @@ from profiles.address import join_address
 from profiles.schema import Profile
 from tasks.errors import ServiceError, UsageError
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
-from tasks.processes.ports import free_port, require_free
+from tasks.processes.places import Place
 from tasks.run_folder import RunFolder
 from tasks.serve.command import master_argv
 from tasks.serve.log_causes import service_error
@@ -22,7 +22,7 @@ _POLL_S = 0.05
 def start_master(
     profile: Profile, run: RunFolder, launcher: Launcher, name: str = "store-master"
 ) -> tuple[Handle, str]:
-    """Start a master on `store.host` and wait until it accepts connections.
+    """Start a master on `store.host`, or on the serving node, and wait until it accepts connections.
 
     Returns:
         Its handle and its address as `host:port`.
@@ -32,10 +32,10 @@ def start_master(
         PortInUse: `store.rpc_port` belongs to another program.
         ServiceError: It died or does not listen.
     """
-    host = profile.store.host
-    metrics_port = _own_port(host)
-    rpc_port = profile.store.rpc_port or free_port(host)
-    require_free(host, rpc_port, "store.rpc_port")
+    place = launcher.place(profile, run, "serve", "serve")
+    host = place.profile.store.host
+    metrics_port = _own_port(place, host)
+    rpc_port = place.port(host, profile.store.rpc_port, "store.rpc_port")
     spec = ProcessSpec(
         name=name,
         stage="serve",
@@ -52,9 +52,9 @@ def start_master(
     return handle, join_address(host, rpc_port)
 
 
-def _own_port(host: str) -> int:
+def _own_port(place: Place, host: str) -> int:
     try:
-        return free_port(host)
+        return place.port(host)
     except OSError as error:
         raise UsageError(
             f"the store's master cannot bind '{host}' on this machine: {error}",

@@ -9,8 +9,8 @@ from pathlib import Path
 from profiles.address import join_address
 from profiles.schema import Profile
 from tasks.plan.segment_space import refuse_samples_beyond_a_segment
+from tasks.processes.group import start_together
 from tasks.processes.launcher import Handle, Launcher, ProcessSpec
-from tasks.processes.ports import free_port, require_free
 from tasks.report.progress import Progress
 from tasks.run_folder import RunFolder
 from tasks.serve.attach import attach
@@ -25,6 +25,7 @@ from tasks.serve.command import (
 )
 from tasks.serve.engine_needs import refuse_old_engine, refuse_unfit
 from tasks.serve.models import TargetEndpoint, TargetIdentity
+from tasks.serve.multi_node import across_nodes
 from tasks.serve.readiness import Limits, Wanted, wait_ready
 from tasks.serve.store_master import start_master
 from tasks.serve.target_folder import (
@@ -75,11 +76,11 @@ class TargetServer:
         return target_identity(self._profile, folder, config, engine), endpoint
 
     def _launch(self, folder: Path, config: TargetConfig) -> TargetEndpoint:
-        serve = self._profile.serve
-        port = serve.port or free_port(serve.host)
-        require_free(serve.host, port, "serve.port")
         layers = layer_ids(self._profile, config.num_hidden_layers)
-        target_argv(self._profile, folder, layers, port, "")  # refuses bad arguments before anything starts
+        target_argv(self._profile, folder, layers, 0, "")  # refuses bad arguments before anything starts
+        place = self._launcher.place(self._profile, self._run, "serve", "serve")
+        profile, serve = place.profile, place.profile.serve
+        port = place.port(serve.host, serve.port, "serve.port")
         key = secrets.token_urlsafe(32)
         try:
             master, address = start_master(self._profile, self._run, self._launcher)
@@ -88,14 +89,14 @@ class TargetServer:
                 name="target",
                 stage="serve",
                 role="serve",
-                argv=target_argv(
-                    self._profile, folder, layers, port, address, transport_of(self._profile).address()
-                ),
-                env=target_environment(self._profile),
+                argv=target_argv(profile, folder, layers, port, address, transport_of(profile).address()),
+                env=target_environment(profile),
                 secret_env={"VLLM_API_KEY": key},
                 ports=(port,),
             )
-            handle = self._launcher.start(spec, self._run)
+            meeting = place.port(serve.host) if len(place.nodes) > 1 else 0
+            specs = across_nodes(spec, len(place.nodes), serve.host, meeting)
+            handle = start_together(self._launcher, specs, self._run)
             self._handles.append(handle)
             server = Server(f"http://{join_address(serve.host, port)}", serve.served_name, key)
             wanted = Wanted(
@@ -115,7 +116,7 @@ class TargetServer:
             served_name=server.served_name,
             api_key=key,
             store_master=address,
-            store_host=self._profile.store.host,
+            store_host=profile.store.host,
         )
 
     def handles(self) -> tuple[Handle, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Callable
@@ -72,6 +73,7 @@ def capture(
     files.work.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = settings_for(profile, run, folder, endpoint, identity, target_dir)
     _continue_or_clear(files, origin_of(settings, prompts, identity))
+    _put_log_on_its_node(profile, run, files)
     rows = [json.dumps(prompt.record()) for prompt in prompts.prompts]
     write_atomic(files.prompts, "".join(f"{row}\n" for row in rows))
     write_atomic(files.settings, settings.model_dump_json(indent=2))
@@ -215,6 +217,8 @@ def _continue_or_clear(files: CaptureFiles, origin: str) -> None:
     """Keep what an earlier session captured, unless its samples would differ from ours."""
     known = json.loads(files.origin.read_text("utf-8")) if files.origin.exists() else None
     if known != origin:
+        if files.log.is_symlink():
+            files.log.unlink()
         shutil.rmtree(files.log, ignore_errors=True)
         for path in (
             files.counters,
@@ -227,6 +231,16 @@ def _continue_or_clear(files: CaptureFiles, origin: str) -> None:
             path.unlink(missing_ok=True)
     files.summary.unlink(missing_ok=True)
     write_atomic(files.origin, json.dumps(origin))
+
+
+def _put_log_on_its_node(profile: Profile, run: RunFolder, files: CaptureFiles) -> None:
+    """Let the log be a link to the training node's own disk, where the profile names a folder there.
+
+    The name is a new one each time, so that what an earlier log left on that disk is never continued by
+    mistake. The launcher makes the folder on the node.
+    """
+    if profile.launch.scratch and not files.log.is_symlink() and not files.log.exists():
+        files.log.symlink_to(Path(profile.launch.scratch) / f"{run.run_id}-{secrets.token_hex(4)}")
 
 
 def read_summary(files: CaptureFiles) -> CaptureSummary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import psutil
 from tasks.errors import UsageError
 
 _DEVICES = Path("/sys/class/infiniband")
+NODE_ADDRESS_ENV = "RETRAIN_DSPARK_NODE_ADDRESS"
+"""Set by a launcher of nodes for each process: the address of its own node."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,12 @@ class Transport:
         return variables
 
     def address(self) -> str:
-        """Address that this process gives to its peers.
+        """Address that this process gives to its peers: the interface's, the node's in a cluster, or `host`.
 
         Raises:
             UsageError: The interface is not there or has no IPv4 or global IPv6 address.
         """
-        return address_of(self.interface) if self.interface else self.host
+        return address_of(self.interface) if self.interface else os.environ.get(NODE_ADDRESS_ENV) or self.host
 
     def require(self, devices: Path = _DEVICES) -> None:
         """Check that the node has what the transport needs.

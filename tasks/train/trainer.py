@@ -109,7 +109,7 @@ class Trainer:
 
     def _start_if_possible(self) -> None:
         # Its first word means that the capture client has put the log in order.
-        if self._both is None or not self._both.has_spoken or not LogFollower(self._files.log).poll():
+        if self._both is None or not self._both.has_spoken or not self._has_samples(self._both):
             return
         assert self._settings is not None, "watch looked"
         settings = self._settings()
@@ -118,6 +118,12 @@ class Trainer:
             self._ctx.launcher, trainer_spec(settings), self._ctx.run, Path(settings.progress_file)
         )
         log.info("train: the trainer starts beside the capture")
+
+    def _has_samples(self, both: _BothWorks) -> bool:
+        """Whether there is something to train on; a log on another node's own disk is only heard of."""
+        if self._files.log.is_symlink():
+            return both.captured > 0
+        return bool(LogFollower(self._files.log).poll())
 
     def _follow(self, job: StartedJob) -> None:
         for row in job.rows():
@@ -259,6 +265,11 @@ class _BothWorks:
     def has_spoken(self) -> bool:
         """The capture client has reported something."""
         return bool(self._capture)
+
+    @property
+    def captured(self) -> float:
+        """Samples that the capture client has reported."""
+        return float(self._capture.get("done", 0))
 
     def update(
         self,

@@ -80,12 +80,14 @@ def round_trip(
 
     Args:
         folder: Stage folder, for the files that the two ends exchange; nothing of it stays.
-        ends: Where the ends are; None puts both on `store.host`.
+        ends: Where the ends are; None puts each on the launcher's node of its role.
 
     Returns:
         Facts with a named cause, if something failed; nothing is raised for it.
     """
-    ends = ends or ends_of(profile)
+    if ends is None:
+        serve, train = (launcher.place(profile, run, "validate", role) for role in ("serve", "train"))
+        profile, ends = serve.profile, ends_of(serve, train)
     sizes = sample_sizes(profile, target)
     exchange = folder / "store"
     shutil.rmtree(exchange, ignore_errors=True)

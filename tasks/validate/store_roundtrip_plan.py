@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from profiles.schema import Profile
 from profiles.streaming import in_flight_bytes
+from tasks.processes.places import Place
 from tasks.stream.roundtrip_settings import Placement, Series
 from tasks.validate.store_roundtrip_rules import BUFFER_MARGIN, USABLE_SEGMENT
 
@@ -38,9 +39,10 @@ class StoreEnds:
     spans_hosts: bool
 
 
-def ends_of(profile: Profile) -> StoreEnds:
-    """Both ends on this machine: the profile names one address."""
-    return StoreEnds(profile.store.host, profile.store.host, spans_hosts=False)
+def ends_of(serve: Place, train: Place) -> StoreEnds:
+    """The first serving node and the first training node, which may be one machine."""
+    hosts = serve.profile.store.host, train.profile.store.host
+    return StoreEnds(*hosts, spans_hosts=serve.nodes[0] != train.nodes[0])
 
 
 def planned_series(profile: Profile, sample_bytes: int) -> tuple[Series, ...]:

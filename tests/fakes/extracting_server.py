@@ -200,7 +200,7 @@ def announced_by(options: argparse.Namespace) -> Announced | None:
 def main() -> None:
     options = parse()
     config = MooncakeStoreConfig(
-        local_hostname="127.0.0.1",
+        local_hostname=options.host,
         master_server_address=options.master,
         global_segment_size=options.segment_bytes,
         local_buffer_size=32 << 20,

@@ -18,8 +18,11 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from profiles.schema import Profile
 from tasks.processes.ending import MARKER
 from tasks.processes.launcher import ProcessSpec
+from tasks.processes.places import LocalPlace
+from tasks.processes.ports import listening_pids
 from tasks.run_folder import RunFolder
 
 PRELOADED = (
@@ -81,6 +84,9 @@ class PreloadedHandle:
     def poll(self) -> int | None:
         return self._process.exitcode
 
+    def listens_on(self, port: int) -> bool:
+        return self.pid in listening_pids(port)
+
     def stop(self, grace_s: float | None = None) -> None:
         if self._process.is_alive():
             os.kill(self.pid, signal.SIGTERM)
@@ -105,6 +111,12 @@ class PreloadedLauncher:
 
     def nodes(self, profile: object) -> tuple[()]:
         return ()
+
+    def place(self, profile: Profile, run: RunFolder, stage: str, role: str) -> LocalPlace:
+        return LocalPlace(profile)
+
+    def close(self) -> None:
+        """Holds nothing."""
 
     def start(self, spec: ProcessSpec, run: RunFolder) -> PreloadedHandle:
         assert spec.argv[0] == sys.executable, spec.argv

@@ -38,6 +38,7 @@ PARTS = {
         "A hub that fails and publishers that are killed; secrets that must not get out; "
         "serving what was published."
     ),
+    "slurm": "A run on three nodes of an emulated Slurm cluster, and what takes nodes away from it.",
     "prefect": "A real Prefect server, work pool, deployment and worker.",
     "commands": "Every command of the README and of `retrain-dspark --help`.",
     "inputs": "Mistakes of users: one screen, exit code 2, nothing left running.",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from profiles.schema import Profile
+from tasks.processes.places import LocalPlace
 from tasks.stream.roundtrip_settings import EndResult, Failure, Series, Times, Traffic
 from tasks.validate.store_roundtrip import _settings
 from tasks.validate.store_roundtrip_causes import Logs
@@ -65,7 +66,14 @@ def test_one_writer_is_measured_once() -> None:
 
 
 def test_one_machine_has_both_ends_on_the_stores_address() -> None:
-    assert ends_of(profile()) == StoreEnds("127.0.0.1", "127.0.0.1", spans_hosts=False)
+    here = LocalPlace(profile())
+    assert ends_of(here, here) == StoreEnds("127.0.0.1", "127.0.0.1", spans_hosts=False)
+
+
+def test_each_end_is_on_the_node_of_its_role() -> None:
+    serve = LocalPlace(profile(host="10.0.0.1"), ("n1", "n2"))
+    train = LocalPlace(profile(host="10.0.0.3"), ("n3",))
+    assert ends_of(serve, train) == StoreEnds("10.0.0.1", "10.0.0.3", spans_hosts=True)
 
 
 @pytest.mark.parametrize("role", ["produce", "consume"])
