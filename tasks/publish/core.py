@@ -54,8 +54,7 @@ def publish(
 ) -> Publication:
     """Decide about a draft and act on it.
 
-    A promoted draft becomes a new version; the champion pointer moves as the last step. A held draft is
-    packed in the stage folder, where it can be tried, and nothing published changes.
+    A promoted draft becomes a new version; the champion moves last. A held one is packed in the stage folder.
 
     Args:
         folder: The stage's folder.
@@ -67,8 +66,7 @@ def publish(
     Raises:
         PublishError: The draft is damaged, a file would tell a path or a secret, or the hub did not take it.
     """
-    place = draft_root(profile, run.path.parent)
-    weights = sha256_file(draft_dir / "model.safetensors")
+    place, weights = draft_root(profile, run.path.parent), sha256_file(draft_dir / "model.safetensors")
     own = published_by(place, run.run_id, weights)
     decision = decided(profile, run, draft, draft_dir, evaluation, identity, captures, words)
     package = Package(
@@ -85,10 +83,11 @@ def publish(
         lineage=lineage,
         private_folders=(run.path, run.path.parent, place, draft_dir, target_dir, folder),
     )
-    if decision.promote:
-        revision, location, release = promoted(place, own, package, weights, publisher, folder / ".hub")
-    else:
-        revision, location, release = "", hold(folder, package), None
+    revision, location, release = (
+        promoted(place, own, package, weights, publisher, folder / ".hub")
+        if decision.promote
+        else ("", hold(folder, package), None)
+    )
     return Publication(
         decision=decision,
         kind="hub" if release else "local",

@@ -70,7 +70,7 @@ def test_folder_run_profile_and_champion_are_one_draft(root: Path) -> None:
 
 
 def test_a_held_draft_is_served_by_its_run_and_said_to_be_held(root: Path) -> None:
-    held = published(root, evaluation=evaluation(replay=measurement(0.99, 0.9)))
+    held = published(root, evaluation=evaluation(replay=measurement(1.01, 1.0)))
     assert held.revision == ""
     found = recipe("r1")
     assert str(found.draft.folder) == held.location

@@ -20,23 +20,15 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningHub]
 @pytest.fixture
 def version(tmp_path: Path) -> Callable[..., Path]:
     """Makes the folder of a published version; each call makes the next one."""
-    from tasks.evaluate.models import Difference
     from tasks.publish.core import publish
-    from tests.unit.tasks.publish.drafts import evaluation, measurement, publish_inputs
+    from tests.unit.tasks.publish.drafts import better_than, evaluation, publish_inputs
 
     made: list[str] = []
 
     def make(**changes: Any) -> Path:
         run = f"r{len(made) + 1}"
         if made:
-            changes.setdefault(
-                "evaluation",
-                evaluation(
-                    incumbent=f"v{len(made):04d}",
-                    incumbent_replay=measurement(1.5, 1.4),
-                    incumbent_gain=Difference(value=0.2, low=0.1, high=0.3),
-                ),
-            )
+            changes.setdefault("evaluation", evaluation(**better_than(f"v{len(made):04d}")))
         made.append(run)
         return Path(publish(**publish_inputs(tmp_path, run, **changes)).location)
 
