@@ -21,7 +21,7 @@ from slurm_cluster import LOGIN, NODES, SlurmCluster
 from tasks.run_folder import RUNS_ENV
 from tasks.stages import STAGE_NAMES
 
-pytestmark = [pytest.mark.e2e, pytest.mark.verify("slurm"), pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.e2e, pytest.mark.verify("slurm"), pytest.mark.timeout(3600)]
 PROGRAM = Path(sys.executable).parent / "retrain-dspark"
 FOREIGN = ("PREFECT_", "MLFLOW_", "RETRAIN_DSPARK_")
 SMALLER = (
@@ -64,7 +64,7 @@ class FlowOnLogin:
         self.processes.append(process)
         return process
 
-    def run(self, *words: str, timeout_s: float = 1500) -> int:
+    def run(self, *words: str, timeout_s: float = 3300) -> int:
         return self.start(*words).wait(timeout_s)
 
     @property
