@@ -9,6 +9,7 @@ from typing import Literal
 
 from profiles.address import is_loopback
 from profiles.schema import Profile
+from profiles.serving_rules import broken_rules
 from profiles.streaming import in_flight_bytes
 from tasks.errors import UsageError
 from tasks.plan.figures import Figure
@@ -51,6 +52,7 @@ def found_risks(plan: Planned) -> tuple[Risk, ...]:
     """Everything found, what refuses the plan first."""
     checks: tuple[Callable[[Planned], Iterator[Risk]], ...] = (
         _refusals,
+        _servers,
         _weights,
         _gpu_memory,
         _store,
@@ -116,6 +118,17 @@ def _weights(plan: Planned) -> Iterator[Risk]:
         )
 
 
+def _servers(plan: Planned) -> Iterator[Risk]:
+    """Options of servers that these machines cannot run; a start refuses them."""
+    for fault in broken_rules(plan.profile, placement=True):
+        yield Risk(
+            severity="warning",
+            what=fault,
+            where="serve.engine, hardware.roles.serve",
+            remedy="a start refuses this: plan the machines that the options need, or change the options",
+        )
+
+
 def _gpu_memory(plan: Planned) -> Iterator[Risk]:
     """Each machine's GPUs against what its processes need at once."""
     profile = plan.profile
@@ -137,7 +150,7 @@ def _gpu_memory(plan: Planned) -> Iterator[Risk]:
             what="target and trainer share their GPUs at the same time",
             where="stream.overlap, hardware.roles.colocated",
             remedy="give training nodes of its own, or leave part of each GPU to it "
-            "(--gpu-memory-utilization in serve.extra_args)",
+            "(serve.engine.gpu_memory_utilization)",
         )
 
 

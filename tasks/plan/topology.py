@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from profiles.hardware import RoleRequirements
 from profiles.schema import Profile
-from tasks.evaluate.worth.costs import gpus_of_argv
+from tasks.serve.multi_node import argv_on
+from tasks.serve.options import Node
 
 MIB = 2**20
-TORCH_PORT = 29501
-"""Where the ranks of a server that spans nodes meet: vLLM's default `--master-port`."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +64,8 @@ def _places(
 
 
 def spanning_argv(argv: tuple[str, ...], places: tuple[Place, ...], rank: int) -> tuple[str, ...]:
-    """A server's command line on the machine `rank` of several; unchanged where there is one.
-
-    What the command line says already is left as it is. Every rank but the first only computes.
-    """
-    if len(places) == 1:
-        return argv
-    words = ("--nnodes", str(len(places)), "--node-rank", str(rank), "--master-addr", places[0].address)
-    argv = with_missing(argv, words[:2], words[2:4], words[4:])
-    gpus = sum(place.gpus or 0 for place in places)
-    if gpus > 1 and gpus_of_argv(argv) == 1:
-        argv = (*argv, "--tensor-parallel-size", str(gpus))
-    return with_missing(argv, ("--headless",)) if rank else argv
-
-
-def with_missing(argv: tuple[str, ...], *options: tuple[str, ...]) -> tuple[str, ...]:
-    """The command line with those options that it does not have yet."""
-    for option in options:
-        if not any(word.partition("=")[0] == option[0] for word in argv):
-            argv = (*argv, *option)
-    return argv
+    """A server's command line on the machine `rank` of several, as it will be started there."""
+    return argv_on(argv, Node(rank, len(places), places[0].address))
 
 
 def gpu_bytes(role: RoleRequirements) -> int | None:

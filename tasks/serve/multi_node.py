@@ -23,20 +23,27 @@ def across_nodes(spec: ProcessSpec, nodes: int, head: str, port: int) -> tuple[P
     """
     if nodes == 1:
         return (spec,)
-    words = [Node(rank, nodes, head, port).arguments() for rank in range(nodes)]
-    first = replace(spec, argv=(*spec.argv, *words[0]), ports=(*spec.ports, port))
+    of_rank = [Node(rank, nodes, head, port) for rank in range(nodes)]
+    first = replace(spec, argv=argv_on(spec.argv, of_rank[0]), ports=(*spec.ports, port))
     others = tuple(
         replace(
             spec,
-            name=f"{spec.name}-{rank}",
-            node=rank,
-            argv=(spec.argv[0], *_HEADLESS, *_without_api(spec.argv[3:]), *words[rank]),
+            name=f"{spec.name}-{node.rank}",
+            node=node.rank,
+            argv=argv_on(spec.argv, node),
             secret_env={},
             ports=(),
         )
-        for rank in range(1, nodes)
+        for node in of_rank[1:]
     )
     return (first, *others)
+
+
+def argv_on(argv: tuple[str, ...], node: Node) -> tuple[str, ...]:
+    """A server's command line on one of its nodes: those after the first compute, without an API."""
+    if node.rank == 0:
+        return (*argv, *node.arguments())
+    return (argv[0], *_HEADLESS, *_without_api(argv[3:]), *node.arguments())
 
 
 def _without_api(arguments: tuple[str, ...]) -> tuple[str, ...]:

@@ -28,14 +28,14 @@ def test_one_node_needs_nothing() -> None:
 def test_the_first_answers_and_the_other_computes() -> None:
     """Both meet at the head; the key, the address and the port of the API are the head's alone."""
     first, second = across_nodes(server(), 2, "10.0.0.1", 29501)
-    meet = ("--nnodes", "2", "--master-addr", "10.0.0.1", "--master-port", "29501", "--node-rank")
-    assert first.argv == (*server().argv, *meet, "0")
+    meet = ("--master-addr", "10.0.0.1", "--master-port", "29501")
+    assert first.argv == (*server().argv, "--nnodes", "2", "--node-rank", "0", *meet)
     assert first.ports == (8000, 29501) and first.secret_env == {"VLLM_API_KEY": "k"}
-    assert second.argv[-len(meet) - 2 :] == (*meet, "1", "--headless")
+    assert second.argv[-len(meet) - 5 :] == ("--nnodes", "2", "--node-rank", "1", *meet, "--headless")
     assert second.argv[1:4] == ("-m", "vllm.entrypoints.cli.main", "serve")
     assert (second.name, second.node, second.ports, second.secret_env) == ("target-1", 1, (), {})
     assert "--host" not in second.argv and "--port" not in second.argv and "8000" not in second.argv
-    kept = [word for word in server().argv[3:] if word not in ("--host", "127.0.0.1", "--port", "8000")]
+    kept = [word for word in server().argv[3:] if word not in ("--host", "192.0.2.1", "--port", "8000")]
     assert list(second.argv[4 : 4 + len(kept)]) == kept and second.env == first.env
 
 
