@@ -78,7 +78,19 @@ def _answer(text: str, timeout_s: float) -> Approval | None:
         return pause_flow_run(wait_for_input=form, timeout=int(timeout_s), poll_interval=2)
     except FlowPauseTimeout:
         log.info("publish: nobody answered in %.0f s", timeout_s)
+        _run_again()
         return None
+
+
+def _run_again() -> None:
+    """Prefect takes a pause that ended by its time for a failure; the run goes on and holds the draft."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
+    from prefect.states import Running
+
+    with get_client(sync_client=True) as client:
+        state: Any = Running(message="Nobody answered in time.")
+        client.set_flow_run_state(UUID(str(flow_run.id)), state, force=True)
 
 
 def question(run: RunFolder, decision: Decision) -> str:

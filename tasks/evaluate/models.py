@@ -75,7 +75,7 @@ class EvaluationReport(BaseModel):
     incumbent_gain: Difference | None = None
     """Replayed macro of this draft minus that of the incumbent, paired by prompt; conversations are drawn."""
     incumbent_domains: dict[str, Difference] = {}
-    """The same for each domain alone."""
+    """The same for each domain; their intervals hold together with the profile's confidence."""
     incumbent_unmeasured: str = ""
     """Why the incumbent of this run could not be measured; empty if it was, or if there is none."""
     text: TextChecks | None = None

@@ -79,8 +79,8 @@ def fallen_domains(evaluation: EvaluationReport, drop: float, level: float) -> t
     """Domains that fell by more than they may, and those of which the prompts cannot say.
 
     A domain has fallen if its paired interval lies below no change *and* its difference is beyond the limit:
-    a dozen prompts move by more than the limit through chance alone. What is beyond the limit without the
-    interval's word is a remark.
+    a dozen prompts move by more than the limit through chance alone. The intervals hold for all domains
+    together. What is beyond the limit without the interval's word is a remark.
 
     Args:
         drop: Share of the incumbent's acceptance length.
@@ -102,9 +102,11 @@ def fallen_domains(evaluation: EvaluationReport, drop: float, level: float) -> t
             f"{-change.value / before:.1%}, more than {drop:.1%}"
         )
         if _lies_below(change):
-            fallen.append(f"{words} (paired {level:.0%} interval {_bounds(change)})")
+            fallen.append(
+                f"{words} (paired interval {_bounds(change)}, {level:.0%} for all domains together)"
+            )
         else:
-            remarks.append(f"{words}, but its {level:.0%} interval {_bounds(change)} holds no change too")
+            remarks.append(f"{words}, but its interval {_bounds(change)} holds no change too")
     return fallen, remarks
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from tasks.evaluate.assemble import replay_measurement
 from tasks.evaluate.models import Difference, EvaluationReport
+from tasks.evaluate.report import domain_differences
 from tasks.measure.acceptance import PromptCounts
 from tasks.measure.intervals import Bootstrap, paired_macro_difference
 from tests.unit.tasks.publish import drafts
@@ -109,15 +110,12 @@ class Comparison:
 
     def report(self, how: Bootstrap) -> EvaluationReport:
         """As the evaluate stage reports it, with everything else in order."""
-        domains = {
-            name: _difference({name: self.new[name]}, {name: self.old[name]}, how) for name in self.new
-        }
         return drafts.evaluation(
             replay=replay_measurement(self.new, how),
             incumbent="v0001",
             incumbent_replay=replay_measurement(self.old, how),
             incumbent_gain=_difference(self.new, self.old, how),
-            incumbent_domains=domains,
+            incumbent_domains=domain_differences(self.new, self.old, how),
         )
 
 

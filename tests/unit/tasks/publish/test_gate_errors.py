@@ -100,9 +100,9 @@ def test_a_draft_that_is_worse(kind: str, record_property: Record) -> None:
 @both_kinds
 @pytest.mark.parametrize("prompts", [108, 300])
 def test_domains(prompts: int, kind: str, record_property: Record) -> None:
-    """The domain rule: held without a fall, by the rule or by points alone; a true fall of 15 % found."""
+    """Domains: no change held by the rule, and by points alone; a true fall of 15 % in one found."""
     rounds = KINDS[kind]
-    calm = decisions(kind, 200, prompts, GAIN[kind], seed=13)
+    calm = decisions(kind, 200, prompts, 0.0, seed=13)
     false = sum(any("a fall of" in one for one in found.against) for _, found in calm) / len(calm)
     said = [(*found.against, *found.remarks) for _, found in calm]
     by_point = sum(any("a fall of" in one for one in lines) for lines in said) / len(calm)
@@ -113,4 +113,4 @@ def test_domains(prompts: int, kind: str, record_property: Record) -> None:
     record_property("held without a fall", f"{false:.1%}")
     record_property("held by points alone", f"{by_point:.1%}")
     record_property("a fall of 15 % found", f"{true / len(falling):.1%}")
-    assert false <= 0.05 and false <= by_point
+    assert false <= 0.10 and false <= by_point and true / len(falling) >= 0.8

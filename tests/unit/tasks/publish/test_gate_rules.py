@@ -44,7 +44,7 @@ def test_a_domain_that_fell_beyond_its_limit_holds() -> None:
     decision = judged(ToBeat("v0001"), **with_rag(-0.15, -0.25, -0.05))
     assert not decision.promote
     words = "rag: acceptance length -0.150 against 1.500, a fall of 10.0%, more than 5.0%"
-    assert decision.against == (f"{words} (paired 90% interval -0.250 to -0.050)",)
+    assert decision.against == (f"{words} (paired interval -0.250 to -0.050, 90% for all domains together)",)
 
 
 @pytest.mark.parametrize(
