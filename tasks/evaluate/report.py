@@ -36,6 +36,7 @@ from tasks.evaluate.models import ArmReport, Difference, EvaluationReport
 from tasks.evaluate.text_checks import text_checks
 from tasks.measure.acceptance import PromptCounts
 from tasks.measure.intervals import Bootstrap, paired_macro_difference
+from tasks.measure.quantiles import expanded
 
 
 def build_report(
@@ -146,6 +147,8 @@ def arm_report(arm: ArmRecord, profile: Profile) -> ArmReport:
     )
 
 
+_TAIL_SAMPLES = 4
+"""Times the resamples of other intervals: far tails need more of them."""
 Counts = Mapping[str, Sequence[PromptCounts]]
 
 
@@ -158,10 +161,15 @@ def domain_differences(new: Counts, old: Counts, how: Bootstrap) -> dict[str, Di
     """Paired differences of each domain; their intervals hold together with the confidence of `how`.
 
     Each is as much wider as there are domains: of nine that did not change one would else seem to have
-    fallen in every third comparison.
+    fallen in every third comparison. And percentiles of a dozen units are too narrow: each is expanded as
+    Student's t is wider than the normal distribution.
     """
-    each = replace(how, confidence=1 - (1 - how.confidence) / max(len(new), 1))
-    return {name: _difference({name: new[name]}, {name: old[name]}, each) for name in new}
+    together = 1 - (1 - how.confidence) / max(len(new), 1)
+    found = {}
+    for name, counts in new.items():
+        each = replace(how, confidence=expanded(together, len(counts)), samples=_TAIL_SAMPLES * how.samples)
+        found[name] = _difference({name: counts}, {name: old[name]}, each)
+    return found
 
 
 def _against(
