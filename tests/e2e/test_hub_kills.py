@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import random
 import struct
@@ -16,7 +17,7 @@ from publishing_hub import RunningHub, published, running_hub, use_hub
 from tasks.publish.gate import decide, rules_of
 from tasks.publish.package import Package
 from tasks.publish.versions import add_version
-from tests.unit.tasks.publish.drafts import export, publish_inputs, save
+from tests.unit.tasks.publish.drafts import config, export, publish_inputs, save, shapes_of, tensors_of
 
 KILLS = 20
 SEED = 7
@@ -39,11 +40,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningHub]
 def version_folder(root: Path, number: int, files: int = 1) -> Path:
     """The folder of version `number`, as the publish stage leaves it, with weights of its own."""
     draft = export(root / f"draft-{number}")
-    for spare in range(1, files):
-        save(draft / f"spare-{spare}.safetensors", {f"spare.{spare}": ("F32", struct.pack("<f", number))})
     with open(draft / "model.safetensors", "r+b") as weights:
         weights.seek(-8, 2)
         weights.write(struct.pack("<q", number))
+    if files > 1:
+        split(draft, files)
     inputs = publish_inputs(root, f"r{number}", draft_dir=draft)
     for name in ("run", "folder"):
         inputs.pop(name)
@@ -53,6 +54,17 @@ def version_folder(root: Path, number: int, files: int = 1) -> Path:
     package = Package(**inputs, run_id=f"r{number}", decision=decision, private_folders=(root,))
     place = root / "published"
     return place / add_version(place, package.build, number - 1)
+
+
+def split(draft: Path, files: int) -> None:
+    """Weights in several files, as large drafts have them."""
+    (draft / "model.safetensors").unlink()
+    tensors, shapes = tensors_of(config()), shapes_of(config())
+    where = {name: f"model-{n % files + 1:05d}-of-{files:05d}.safetensors" for n, name in enumerate(tensors)}
+    for file in set(where.values()):
+        held = [name for name in tensors if where[name] == file]
+        save(draft / file, {n: tensors[n] for n in held}, {n: shapes[n] for n in held})
+    (draft / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
 
 
 def whole(hub: RunningHub) -> list[str | None]:

@@ -306,7 +306,9 @@ def test_a_secret_in_a_profile_is_refused_and_not_repeated(tmp_path: Path, value
 
 
 def test_token_of_a_hub_that_may_not_write(tmp_path: Path, values: dict[str, Any]) -> None:
-    values["publish"] = {"kind": "hub", "hub": {"repo": "lab/draft"}}
+    card = {"base_model": "lab/target"}
+    values["publish"] = {"kind": "hub", "hub": {"repo": "lab/draft"}, "card": card}
+    values["target"] = {**values["target"], "revision": "5f0b02c75b57c5855da9ae460ce51323ea669d8a"}
     with running_hub(tmp_path / "hub") as hub:
         says = (
             "nothing could be published in lab/draft: the hub does not know the token",

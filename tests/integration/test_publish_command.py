@@ -109,7 +109,13 @@ def test_force_does_not_override_a_refusal(command: Any, tmp_path: Path) -> None
     assert versions(tmp_path / "runs" / "published" / "tiny") == []
 
 
-@pytest.mark.parametrize("answer", ["promote", "hold", "nobody"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "promote",
+        *(pytest.param(answer, marks=pytest.mark.verify("prefect")) for answer in ("hold", "nobody")),
+    ],
+)
 def test_a_run_that_is_paused_hears_the_command_or_the_form(
     command: Any, pages: Any, tmp_path: Path, answer: str
 ) -> None:
