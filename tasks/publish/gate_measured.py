@@ -30,6 +30,12 @@ def measurement_faults(max_failed: float, evaluation: EvaluationReport) -> list[
             faults.append(f"{name}: no drafts were observed, so nothing was measured")
         elif silent:
             faults.append(f"{name}: no drafts were observed in {', '.join(silent)}")
+    alone = [d for d, tau in evaluation.replay.domains.items() if tau.prompts == 1]
+    if alone:
+        faults.append(
+            f"replay: only one prompt in {', '.join(alone)}, so no interval can say how much prompts differ; "
+            "raise prompts.evaluate_per_domain"
+        )
     if not evaluation.live_valid:
         faults.append(
             "the live measurement cannot be used: " + ("; ".join(evaluation.notes) or "no reason given")

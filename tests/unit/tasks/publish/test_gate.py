@@ -43,6 +43,7 @@ HELD: list[tuple[str, dict[str, Any], str]] = [
     ("no drafts replayed", {"replay": measurement(None, None, pooled=SILENT)}, "replay: no drafts"),
     ("no drafts in a domain", {"live": with_domain(SILENT)}, "no drafts were observed in rag"),
     ("no prompts in a domain", {"replay": with_domain(tau(None, prompts=0, rounds=0))}, "no prompts in rag"),
+    ("one prompt in a domain", {"replay": with_domain(tau(1.7, prompts=1))}, "only one prompt in rag"),
     ("a domain is absent", {"live": measurement(domains={"qa": tau(1.7)})}, "live: no prompts in HumanEval"),
     ("failed requests", {"arms": (arm(failed=1),)}, "plain: 1 of 36 requests failed"),
     ("no requests", {"arms": (arm(requests=0),)}, "no request was made"),
